@@ -1,0 +1,160 @@
+"""Every key of the main job, with unit and meaning.
+
+Other files in this folder call `base.get_config()` and override a handful.
+A value of `placeholder(...)` is unset: the default that the comment names
+applies.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns the defaults: a tiny random model on one-digit arithmetic."""
+  placeholder = config_dict.placeholder
+  config = ml_collections.ConfigDict()
+  # Root of every random stream: sampling, data order, trainer noise.
+  config.seed = 0
+  # Devices per mesh axis; axes are data, fsdp and tensor.
+  config.mesh = "data=1"
+
+  config.model = ml_collections.ConfigDict()
+  # A Hugging Face folder, a .gguf file, or empty for `preset`.
+  config.model.path = ""
+  # Random weights of a named size, used when `path` is empty.
+  config.model.preset = "tiny"
+  # Tokenizer folder or file; empty takes the model's own.
+  config.model.tokenizer = ""
+  # Inputs of matrix products: bfloat16 or float32. Masters are float32.
+  config.model.compute_dtype = "bfloat16"
+  # What the backward pass recomputes: none, layers (all but layer inputs).
+  config.model.remat = "layers"
+
+  config.prompts = ml_collections.ConfigDict()
+  # reasoning_gym, jsonl or tfds.
+  config.prompts.source = "reasoning_gym"
+  # Task name in reasoning-gym.
+  config.prompts.task = "basic_arithmetic"
+  # Arguments of the task, as a JSON object.
+  config.prompts.task_args = (
+      '{"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'
+  )
+  # File (jsonl) or prepared folder (tfds).
+  config.prompts.path = ""
+  # Field names of jsonl and tfds records; an empty answer field is guessed
+  # from the GSM8K and MATH shapes.
+  config.prompts.question_field = "question"
+  config.prompts.answer_field = ""
+  # Items drawn from the source before duplicates are removed.
+  config.prompts.count = 4096
+  # Problems held out for evaluation, chosen by a hash of the problem.
+  config.prompts.eval_count = 200
+  # System message; empty leaves the chat template's own default.
+  config.prompts.system = ""
+  # User message; {question} stands for the problem.
+  config.prompts.template = "{question}"
+  # Longest prompt in tokens; a longer one is an error unless dropped.
+  config.prompts.max_tokens = 128
+  config.prompts.drop_long = False
+
+  config.sampling = ml_collections.ConfigDict()
+  config.sampling.temperature = 1.0
+  # 0 disables.
+  config.sampling.top_k = 0
+  # 1 disables.
+  config.sampling.top_p = 1.0
+  # Share of the best token's probability; 0 disables.
+  config.sampling.min_p = 0.0
+  # Response limit in tokens.
+  config.sampling.max_new_tokens = 16
+  # Top-K ids of the behaviour policy kept per token; 0 records none.
+  config.sampling.record_topk = 0
+
+  config.generation = ml_collections.ConfigDict()
+  # Folder that receives the shards of the `generate` verb, under --workdir.
+  config.generation.prompts_per_round = 16
+  config.generation.samples_per_prompt = 8
+  # Responses decoded at once.
+  config.generation.slots = 32
+  # Prompts per prefill call.
+  config.generation.prefill_rows = 8
+  # Padded prompt lengths, in tokens, that are compiled; ascending.
+  config.generation.prompt_buckets = (64, 128)
+  # Tokens decoded between two refills of finished slots.
+  config.generation.steps_per_call = 4
+  # Records of one shard, the unit of generation and of resuming.
+  config.generation.records_per_shard = 64
+
+  config.reward = ml_collections.ConfigDict()
+  # reasoning_gym (the task's own scorer), math (final answer compared
+  # symbolically) or last_number (last number of the text).
+  config.reward.verifier = "last_number"
+  # Weight of each reward part in the total.
+  config.reward.correct_weight = 1.0
+  config.reward.format_weight = 0.0
+  # Seconds until a verifier counts as failed.
+  config.reward.timeout = 5.0
+
+  config.objective = ml_collections.ConfigDict()
+  # Name in the registry; see `describe`. Every other key is unset: the
+  # registry's value applies. Setting a key that the chosen parts do not have
+  # is an error.
+  config.objective.name = "ctpo"
+  # --- filled in by losses: parts and their numbers as placeholders ---
+
+  config.train = ml_collections.ConfigDict()
+  # Shard folders that the `train` verb consumes, comma-separated.
+  config.train.rollouts = ""
+  # Passes over each rollout batch.
+  config.train.epochs = 2
+  # Groups per rollout batch for a frozen folder; 0 takes a whole round.
+  config.train.groups_per_batch = 0
+  # Groups per update.
+  config.train.groups_per_minibatch = 8
+  # Packed rows per micro-batch and tokens per row.
+  config.train.rows_per_microbatch = 8
+  config.train.tokens_per_row = 128
+  # AdamW.
+  config.train.learning_rate = 1e-3
+  # Updates of linear warm-up; then constant or cosine to 0 over total_updates.
+  config.train.warmup_updates = 0
+  config.train.schedule = "constant"
+  config.train.total_updates = placeholder(int)
+  config.train.beta1 = 0.9
+  config.train.beta2 = 0.95
+  config.train.epsilon = 1e-8
+  config.train.weight_decay = 0.0
+  # Clip by global norm.
+  config.train.max_grad_norm = 1.0
+  # Non-finite updates in a row that stop the run.
+  config.train.max_bad_updates = 5
+  # Updates by which the oldest token of a record may lag; unset: no limit.
+  config.train.max_staleness = placeholder(int)
+  # Keep groups whose rewards are all equal (their advantage is 0).
+  config.train.keep_uniform_groups = False
+  # Reference policy for KL terms: a model path; empty takes the start policy.
+  config.train.reference = ""
+  # Updates between checkpoints inside a round (one is written at its end).
+  config.train.checkpoint_every = 100
+  # Checkpoints kept.
+  config.train.checkpoints_kept = 2
+
+  config.run = ml_collections.ConfigDict()
+  # Rounds of generate → train.
+  config.run.rounds = 2
+
+  config.evaluation = ml_collections.ConfigDict()
+  # Samples per problem and their settings; the rest as in `sampling`.
+  config.evaluation.samples = 4
+  config.evaluation.temperature = 1.0
+  config.evaluation.top_p = 1.0
+  # k of pass@k, comma-separated, each ≤ samples.
+  config.evaluation.pass_at = "1,4"
+  # Checkpoint or model folder of the `evaluate` verb; empty takes the latest
+  # checkpoint under --workdir, else the model.
+  config.evaluation.checkpoint = ""
+  # Confidence level of intervals.
+  config.evaluation.confidence = 0.95
+  # Rounds between evaluations inside `run`; 0 evaluates before and after only.
+  config.evaluation.every_rounds = 0
+  return config
