@@ -1,0 +1,169 @@
+"""The shape of a network, independent of its weights and of how it computes."""
+
+import dataclasses
+from typing import Any
+
+FAMILIES = ("llama",)
+ROPE_SCALINGS = ("none", "linear", "llama3")
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """How rotary frequencies stretch beyond the context of pre-training.
+
+  Attributes:
+    kind: none, linear (every frequency / factor) or llama3 (only the slow
+      ones, with a smooth transition; Llama 3.1, §3.4.1 of its report).
+    factor: how much longer the context becomes.
+    low_frequency_factor: llama3: wavelengths above
+      original_context_length / this are divided by the whole factor.
+    high_frequency_factor: llama3: wavelengths below
+      original_context_length / this stay.
+    original_context_length: llama3: context of pre-training, in tokens.
+  """
+
+  kind: str = "none"
+  factor: float = 1.0
+  low_frequency_factor: float = 1.0
+  high_frequency_factor: float = 4.0
+  original_context_length: int = 8192
+
+  def __post_init__(self):
+    if self.kind not in ROPE_SCALINGS:
+      raise ValueError(
+          f"rope_scaling.kind: expected one of {', '.join(ROPE_SCALINGS)}, "
+          f"found {self.kind!r}; this model needs a new rule in layers.py."
+      )
+    if self.factor < 1.0:
+      raise ValueError(
+          f"rope_scaling.factor: expected >= 1, found {self.factor}; check "
+          "the model's config.json."
+      )
+    if (
+        self.kind == "llama3"
+        and self.high_frequency_factor <= self.low_frequency_factor
+    ):
+      raise ValueError(
+          "rope_scaling: expected high_frequency_factor > "
+          f"low_frequency_factor, found {self.high_frequency_factor} and "
+          f"{self.low_frequency_factor}; check the model's config.json."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """One decoder-only network.
+
+  A family names the block (norms, activation, biases); a new family adds its
+  name to FAMILIES, its block to decoder.py and only the sizes it needs here.
+
+  Attributes:
+    vocab_size: V, rows of the embedding (padding rows included).
+    width: D, of the residual stream.
+    layers: L.
+    heads: N, query heads.
+    kv_heads: K, key and value heads; divides `heads`.
+    head_dim: H, even.
+    mlp_width: F.
+    rope_theta: base of the rotary frequencies.
+    rope_scaling: see RopeScaling.
+    norm_epsilon: added to the mean square in RMSNorm.
+    tied_embeddings: the head is the transposed embedding.
+    context_length: longest sequence in tokens that the model was made for.
+    bos_id: beginning-of-sequence id, or None.
+    eos_ids: ids that end a response.
+    pad_id: id that fills rows; never read by the model.
+    family: one of FAMILIES.
+  """
+
+  vocab_size: int
+  width: int
+  layers: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  mlp_width: int
+  rope_theta: float = 10000.0
+  rope_scaling: RopeScaling = RopeScaling()
+  norm_epsilon: float = 1e-5
+  tied_embeddings: bool = True
+  context_length: int = 2048
+  bos_id: int | None = None
+  eos_ids: tuple[int, ...] = ()
+  pad_id: int = 0
+  family: str = "llama"
+
+  def __post_init__(self):
+    if self.family not in FAMILIES:
+      raise ValueError(
+          f"family: expected one of {', '.join(FAMILIES)}, found "
+          f"{self.family!r}; choose a model of a supported family."
+      )
+    for name in (
+        "vocab_size", "width", "layers", "heads", "kv_heads", "head_dim",
+        "mlp_width", "context_length",
+    ):
+      if getattr(self, name) < 1:
+        raise ValueError(
+            f"{name}: expected >= 1, found {getattr(self, name)}; correct the "
+            "model's config.json or preset."
+        )
+    if self.heads % self.kv_heads or self.head_dim % 2:
+      raise ValueError(
+          "expected kv_heads to divide heads and an even head_dim, found "
+          f"heads {self.heads}, kv_heads {self.kv_heads}, head_dim "
+          f"{self.head_dim}; correct the model's config.json or preset."
+      )
+    for token_id in (*self.eos_ids, self.pad_id, self.bos_id or 0):
+      if not 0 <= token_id < self.vocab_size:
+        raise ValueError(
+            f"special ids: expected 0 <= id < {self.vocab_size}, found "
+            f"{token_id}; check bos, eos and pad ids of the model."
+        )
+
+  def replace(self, **changes: Any) -> "ModelConfig":
+    """Returns a copy with the given fields changed."""
+    return dataclasses.replace(self, **changes)
+
+
+# `tiny` fits the built-in byte tokenizer: 256 bytes, then bos, eos, pad and
+# room for a few more specials.
+_PRESETS = {
+    "tiny": ModelConfig(
+        vocab_size=272,
+        width=64,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        mlp_width=128,
+        context_length=512,
+        bos_id=256,
+        eos_ids=(257,),
+        pad_id=258,
+    ),
+    "smollm2-135m": ModelConfig(
+        vocab_size=49152,
+        width=576,
+        layers=30,
+        heads=9,
+        kv_heads=3,
+        head_dim=64,
+        mlp_width=1536,
+        rope_theta=100000.0,
+        context_length=8192,
+        bos_id=1,
+        eos_ids=(2,),
+        pad_id=2,
+    ),
+}
+
+
+def preset(name: str) -> ModelConfig:
+  """Returns the named size; raises ValueError naming the known ones."""
+  if name not in _PRESETS:
+    raise ValueError(
+        f"model.preset: expected one of {', '.join(sorted(_PRESETS))}, found "
+        f"{name!r}; correct the name or give model.path."
+    )
+  return _PRESETS[name]
