@@ -31,7 +31,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.model.remat = "layers"
 
   config.prompts = ml_collections.ConfigDict()
-  # reasoning_gym, jsonl or tfds.
+  # reasoning_gym, jsonl (JSON lines or one JSON array) or tfds.
   config.prompts.source = "reasoning_gym"
   # Task name in reasoning-gym.
   config.prompts.task = "basic_arithmetic"
@@ -42,13 +42,18 @@ def get_config() -> ml_collections.ConfigDict:
   # File (jsonl) or prepared folder (tfds).
   config.prompts.path = ""
   # Field names of jsonl and tfds records; an empty answer field is guessed
-  # from the GSM8K and MATH shapes.
+  # from the GSM8K and MATH shapes. Several question fields, comma-separated,
+  # are joined by line breaks.
   config.prompts.question_field = "question"
   config.prompts.answer_field = ""
-  # Items drawn from the source before duplicates are removed.
+  # Items drawn from the source before duplicates are removed; 0 takes a whole
+  # file.
   config.prompts.count = 4096
   # Problems held out for evaluation, chosen by a hash of the problem.
   config.prompts.eval_count = 200
+  # Share of all problems, by that hash, that is never trained on; the
+  # evaluated ones are taken from it.
+  config.prompts.eval_share = 0.2
   # System message; empty leaves the chat template's own default.
   config.prompts.system = ""
   # User message; {question} stands for the problem.

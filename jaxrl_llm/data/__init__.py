@@ -1,0 +1,1 @@
+"""Prompts, tokenizers, rollout shards and the plan by which they are read."""
