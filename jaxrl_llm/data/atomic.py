@@ -1,0 +1,35 @@
+"""Files that appear whole or not at all."""
+
+import json
+import os
+import pathlib
+from typing import Any
+
+
+def publish(beside: pathlib.Path, path: pathlib.Path) -> None:
+  """Gives a finished file its name, durably.
+
+  The content reaches the disk before the name does, and the name before this
+  returns: a crash leaves the whole file or none under `path`.
+  """
+  _sync(beside)
+  os.replace(beside, path)
+  _sync(path.parent)
+
+
+def write_json(path: pathlib.Path, content: Any) -> None:
+  """Writes JSON with sorted keys, so equal content is equal bytes."""
+  beside = path.with_name(path.name + ".beside")
+  beside.write_text(
+      json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8"
+  )
+  publish(beside, path)
+
+
+def _sync(path: pathlib.Path) -> None:
+  """Flushes a file or folder to the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
