@@ -156,8 +156,11 @@ class ShardWriter:
       example = schema.encode(rollout, self.metadata)
     except ValueError as error:
       raise ValueError(f"{path}: {error}; nothing was written.") from error
-    return self._serializer.serialize_example(
-        self._features.encode_example(example)
+    encoded = self._features.encode_example(example)
+    # The features are a protobuf map, whose order is by default another one in
+    # every process.
+    return self._serializer.get_tf_example(encoded).SerializeToString(
+        deterministic=True
     )
 
   def _survey(self) -> tuple[list[int], int]:
