@@ -1,0 +1,1 @@
+"""Turns rollout folders into better weights."""

@@ -1,0 +1,189 @@
+"""Checkpoints: one folder `step_N` per saved state, N = updates applied.
+
+A folder holds the parameters, the optimizer, and as JSON the counters, the
+position in the plan, the lineage, the allocation state and the config. Orbax
+writes it under another name and renames it, so it is there as a whole or not
+at all; older ones are deleted only after that.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import pathlib
+import re
+import shutil
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from orbax import checkpoint as ocp
+
+from jaxrl_llm import types
+from jaxrl_llm.training import state as state_lib
+
+_ITEMS = {
+    "params": "_METADATA",
+    "optimizer": "_METADATA",
+    "meta": "metadata",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+  """What a checkpoint gives back.
+
+  Attributes:
+    state: the trainer's state.
+    config: the JSON object that was saved with it.
+    allocation: state of the rollout allocation, or None.
+  """
+
+  state: state_lib.TrainState
+  config: Mapping[str, Any]
+  allocation: Mapping[str, Any] | None
+
+
+def complete_steps(folder: pathlib.Path | str) -> dict[int, pathlib.Path]:
+  """Returns the complete checkpoints of a folder, by ascending number."""
+  found = {}
+  for path in pathlib.Path(folder).glob("step_*"):
+    match = re.fullmatch(r"step_(\d+)", path.name)
+    if match and all((path / k / v).exists() for k, v in _ITEMS.items()):
+      found[int(match[1])] = path
+  return dict(sorted(found.items()))
+
+
+def latest(folder: pathlib.Path | str) -> pathlib.Path | None:
+  """Returns the complete checkpoint with the highest number, or None."""
+  return next(reversed(complete_steps(folder).values()), None)
+
+
+def save(
+    folder: pathlib.Path | str,
+    state: state_lib.TrainState,
+    *,
+    kept: int,
+    config: Mapping[str, Any],
+    allocation: Mapping[str, Any] | None = None,
+) -> pathlib.Path:
+  """Writes a checkpoint, then deletes all but the last `kept`.
+
+  A number that is already there is left as it is: since that checkpoint no
+  update was applied, so what came after it repeats itself exactly.
+
+  Args:
+    folder: holds the checkpoints; made if missing.
+    state: what to save.
+    kept: checkpoints that stay.
+    config: JSON object, for the reader and for `restore`.
+    allocation: JSON object; Python floats survive exactly.
+
+  Returns:
+    The folder of the checkpoint.
+  """
+  folder = pathlib.Path(folder).resolve()
+  folder.mkdir(parents=True, exist_ok=True)
+  path = folder / f"step_{state.updates}"
+  if state.updates in complete_steps(folder):
+    return path
+  if jax.process_index() == 0:
+    for leftover in folder.glob("step_*.orbax-checkpoint-tmp*"):
+      shutil.rmtree(leftover)
+    shutil.rmtree(path, ignore_errors=True)
+  meta = {
+      "counters": {
+          name: int(value) for name, value in vars(state.counters).items()
+      },
+      "position": dataclasses.asdict(state.position),
+      "lineage": state.lineage,
+      "config": config,
+      "allocation": allocation,
+  }
+  with _checkpointer() as checkpointer:
+    checkpointer.save(
+        path,
+        args=ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            optimizer=ocp.args.StandardSave(state.opt_state),
+            meta=ocp.args.JsonSave(json.loads(json.dumps(meta))),
+        ),
+    )
+  if jax.process_index() == 0:
+    for old in list(complete_steps(folder).values())[:-kept]:
+      shutil.rmtree(old)
+  return path
+
+
+def restore(
+    path: pathlib.Path | str,
+    params_like: types.PyTree,
+    optimizer: optax.GradientTransformation,
+) -> Restored:
+  """Reads a checkpoint back, onto the shardings of `params_like`.
+
+  Args:
+    path: a folder that `latest` returned.
+    params_like: arrays or ShapeDtypeStructs of the same tree; their shardings
+      say where the restored arrays lie.
+    optimizer: the one that the state was made with.
+
+  Raises:
+    ValueError: the checkpoint cannot be read into this tree.
+  """
+  path = pathlib.Path(path).resolve()
+  like = jax.tree.map(_abstract, params_like)
+  items = _read(
+      path,
+      params=ocp.args.StandardRestore(like),
+      optimizer=ocp.args.StandardRestore(
+          state_lib.abstract_opt_state(optimizer, like)
+      ),
+      meta=ocp.args.JsonRestore(),
+  )
+  meta = items.meta
+  counters = {
+      name: jnp.asarray(value, jnp.int32)
+      for name, value in meta["counters"].items()
+  }
+  state = state_lib.TrainState(
+      params=items.params,
+      opt_state=items.optimizer,
+      counters=state_lib.Counters(**counters),
+      position=state_lib.Position(**meta["position"]),
+      lineage=meta["lineage"],
+  )
+  return Restored(state, meta["config"], meta["allocation"])
+
+
+def restore_params(
+    path: pathlib.Path | str, params_like: types.PyTree
+) -> types.PyTree:
+  """Reads the parameters alone, as `restore` would."""
+  like = jax.tree.map(_abstract, params_like)
+  path = pathlib.Path(path).resolve()
+  return _read(path, params=ocp.args.StandardRestore(like)).params
+
+
+def _checkpointer() -> ocp.Checkpointer:
+  return ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+
+
+def _read(path: pathlib.Path, **items):
+  try:
+    with _checkpointer() as checkpointer:
+      return checkpointer.restore(path, args=ocp.args.Composite(**items))
+  except (ValueError, KeyError, OSError) as error:
+    reason = str(error).split("\n", maxsplit=1)[0]
+    raise ValueError(
+        f"{path}: expected a checkpoint of this model and optimizer, found"
+        f" {reason}; restore the settings it was made with, or delete the"
+        " folder to fall back to the one before."
+    ) from error
+
+
+def _abstract(leaf) -> jax.ShapeDtypeStruct:
+  sharding = getattr(leaf, "sharding", None)
+  if sharding is None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

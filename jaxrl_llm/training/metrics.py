@@ -1,0 +1,123 @@
+"""Numbers of a run: metrics.jsonl, TensorBoard, and a progress bar."""
+
+from collections.abc import Mapping
+import json
+import math
+import pathlib
+import time
+
+import jax
+from rich import progress
+import tensorboardX
+
+from jaxrl_llm.data import atomic
+
+
+class MetricsWriter:
+  """Appends records to metrics.jsonl and to TensorBoard event files.
+
+  A record is one JSON object: `step` (updates applied or skipped when it was
+  written), `kind` (update, batch, evaluation, …) and its numbers; a number
+  that is not finite is written as null. Opening drops every record beyond the
+  restored step, and a line that a kill cut short, so each step is there once.
+  """
+
+  def __init__(self, workdir: pathlib.Path | str, step: int):
+    """Opens the files of a run that stands at `step`.
+
+    Args:
+      workdir: receives metrics.jsonl and tensorboard/.
+      step: updates applied or skipped so far; 0 starts anew.
+    """
+    workdir = pathlib.Path(workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    self._writes = jax.process_index() == 0
+    if not self._writes:
+      return
+    path = workdir / "metrics.jsonl"
+    drop_after(path, step)
+    self._file = path.open("a", encoding="utf-8")
+    self._board = tensorboardX.SummaryWriter(
+        str(workdir / "tensorboard"), purge_step=step + 1
+    )
+
+  def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+    """Appends one record; it is on its way to disk when this returns."""
+    if not self._writes:
+      return
+    record = {"step": step, "kind": kind}
+    record.update({name: _finite(value) for name, value in values.items()})
+    self._file.write(json.dumps(record) + "\n")
+    self._file.flush()
+    for name, value in values.items():
+      if isinstance(value, (int, float)):
+        self._board.add_scalar(f"{kind}/{name}", value, step)
+
+  def close(self) -> None:
+    if self._writes:
+      self._file.close()
+      self._board.close()
+
+
+def read(path: pathlib.Path | str) -> list[dict]:
+  """Returns the records of a metrics.jsonl; a cut-off last line is left out."""
+  records = []
+  for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
+    try:
+      records.append(json.loads(line))
+    except json.JSONDecodeError:
+      break
+  return records
+
+
+def drop_after(path: pathlib.Path, step: int) -> None:
+  """Rewrites a metrics file without the records beyond a step."""
+  if not path.exists():
+    return
+  kept = [record for record in read(path) if record["step"] <= step]
+  beside = path.with_name(path.name + ".beside")
+  lines = [json.dumps(record) + "\n" for record in kept]
+  beside.write_text("".join(lines), encoding="utf-8")
+  atomic.publish(beside, path)
+
+
+def _finite(value):
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
+class ProgressBar:
+  """A rich bar over the updates of a round: tokens/s, ETA, reward, ratio."""
+
+  def __init__(self, total: int, done: int, label: str):
+    self._bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[numbers]}"),
+        disable=jax.process_index() != 0,
+    )
+    self._task = self._bar.add_task(
+        label, total=total, completed=done, numbers=""
+    )
+    self._last = time.monotonic()
+
+  def __enter__(self):
+    self._bar.start()
+    return self
+
+  def __exit__(self, *unused):
+    self._bar.stop()
+
+  def advance(self, tokens: int, values: Mapping[str, float]) -> float:
+    """Moves on by one update; returns trained tokens per second."""
+    now = time.monotonic()
+    rate = tokens / max(now - self._last, 1e-9)
+    self._last = now
+    shown = " ".join(f"{name} {value:.3g}" for name, value in values.items())
+    self._bar.update(
+        self._task, advance=1, numbers=f"{rate:.0f} tokens/s {shown}"
+    )
+    return rate

@@ -1,0 +1,125 @@
+"""Checkpoints are there as a whole or not at all."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import optimizer
+from jaxrl_llm.training import settings as settings_lib
+from jaxrl_llm.training import state as state_lib
+
+OPTIMIZER = optimizer.build(settings_lib.TrainSettings())
+
+
+def make_state(updates: int) -> state_lib.TrainState:
+  params = {
+      "layers": {"w": jnp.arange(6.0).reshape(2, 3) + updates},
+      "out": jnp.ones(4) / 3,
+  }
+  made = state_lib.create(params, OPTIMIZER, "lineage-1")
+  grads = jax.tree.map(lambda leaf: leaf + 1, params)
+  opt_state = OPTIMIZER.update(grads, made.opt_state, params)[1]
+  counters = state_lib.Counters(
+      jnp.int32(updates), jnp.int32(2), jnp.int32(1)
+  )
+  return dataclasses.replace(
+      made,
+      opt_state=opt_state,
+      counters=counters,
+      position=state_lib.Position(3, 1, 0, updates),
+  )
+
+
+def save(folder, updates, kept=2):
+  return checkpoints.save(
+      folder,
+      make_state(updates),
+      kept=kept,
+      config={"seed": 1},
+      allocation={"alpha": [0.1, 1 / 3]},
+  )
+
+
+def test_everything_comes_back_to_the_bit(tmp_path):
+  path = save(tmp_path, 7)
+  want = make_state(7)
+  got = checkpoints.restore(path, want.params, OPTIMIZER)
+  assert jax.tree.structure(got.state.opt_state) == jax.tree.structure(
+      want.opt_state
+  )
+  for left, right in zip(
+      jax.tree.leaves((got.state.params, got.state.opt_state)),
+      jax.tree.leaves((want.params, want.opt_state)),
+      strict=True,
+  ):
+    assert left.dtype == right.dtype
+    np.testing.assert_array_equal(left, right)
+  assert got.state.position == state_lib.Position(3, 1, 0, 7)
+  assert (got.state.updates, got.state.steps) == (7, 9)
+  assert int(got.state.counters.bad_in_a_row) == 1
+  assert got.state.lineage == "lineage-1"
+  assert got.config == {"seed": 1}
+  assert got.allocation == {"alpha": [0.1, 1 / 3]}
+  alone = checkpoints.restore_params(path, want.params)
+  np.testing.assert_array_equal(alone["out"], want.params["out"])
+
+
+def test_latest_is_by_number_and_complete(tmp_path):
+  """CASES 23: step_9, step_10, step_100 -> 100; an incomplete one is not."""
+  assert checkpoints.latest(tmp_path) is None
+  for updates in (9, 10, 100):
+    save(tmp_path, updates, kept=3)
+  shutil.copytree(tmp_path / "step_100", tmp_path / "step_200")
+  shutil.rmtree(tmp_path / "step_200" / "optimizer")
+  (tmp_path / "step_300").mkdir()
+  assert list(checkpoints.complete_steps(tmp_path)) == [9, 10, 100]
+  assert checkpoints.latest(tmp_path).name == "step_100"
+  # An incomplete folder in the way of a save is replaced by the whole one.
+  save(tmp_path, 200, kept=3)
+  assert list(checkpoints.complete_steps(tmp_path)) == [10, 100, 200]
+
+
+def test_a_crash_during_save_leaves_the_old_one(tmp_path, monkeypatch):
+  """CASES G7: with one kept, the old one goes only after the new is safe."""
+  save(tmp_path, 1, kept=1)
+  saved = checkpoints.ocp.Checkpointer.save
+
+  def crash_before_rename(self, path, **kwargs):
+    saved(self, path, **kwargs)
+    path.rename(path.with_name(path.name + ".orbax-checkpoint-tmp"))
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoints.ocp.Checkpointer, "save", crash_before_rename)
+    with pytest.raises(KeyboardInterrupt):
+      save(tmp_path, 2, kept=1)
+  assert checkpoints.latest(tmp_path).name == "step_1"
+  checkpoints.restore(
+      tmp_path / "step_1", make_state(1).params, OPTIMIZER
+  )
+  save(tmp_path, 2, kept=1)
+  assert [path.name for path in tmp_path.iterdir()] == ["step_2"]
+
+
+def test_a_number_that_exists_is_left_alone(tmp_path):
+  path = save(tmp_path, 1)
+  before = (path / "meta" / "metadata").stat().st_mtime_ns
+  assert save(tmp_path, 1) == path
+  assert (path / "meta" / "metadata").stat().st_mtime_ns == before
+
+
+def test_another_model_gives_one_clear_line(tmp_path):
+  path = save(tmp_path, 1)
+  with pytest.raises(ValueError, match="step_1: expected .* delete") as error:
+    checkpoints.restore(path, {"other": jnp.ones(2)}, OPTIMIZER)
+  assert "\n" not in str(error.value)
+
+
+def test_masters_must_be_float32():
+  with pytest.raises(ValueError, match="expected float32 masters"):
+    state_lib.create({"w": jnp.ones(2, jnp.bfloat16)}, OPTIMIZER, "l")
