@@ -41,10 +41,11 @@ def get_config() -> ml_collections.ConfigDict:
   )
   # File (jsonl) or prepared folder (tfds).
   config.prompts.path = ""
-  # Field names of jsonl and tfds records; an empty answer field is guessed
-  # from the GSM8K and MATH shapes. Several question fields, comma-separated,
-  # are joined by line breaks.
+  # Field of jsonl and tfds records that holds the problem; several,
+  # comma-separated, are joined by line breaks.
   config.prompts.question_field = "question"
+  # Field that holds the answer; empty guesses it from the GSM8K and MATH
+  # shapes.
   config.prompts.answer_field = ""
   # Items drawn from the source before duplicates are removed; 0 takes a whole
   # file.
@@ -60,15 +61,18 @@ def get_config() -> ml_collections.ConfigDict:
   config.prompts.template = "{question}"
   # Longest prompt in tokens; a longer one is an error unless dropped.
   config.prompts.max_tokens = 128
+  # Drop longer prompts, and say how many, instead of refusing to start.
   config.prompts.drop_long = False
 
   config.sampling = ml_collections.ConfigDict()
+  # Divides the logits; the ratios of training use the same temperature.
   config.sampling.temperature = 1.0
-  # 0 disables.
+  # Sample among this many most likely tokens; 0 disables.
   config.sampling.top_k = 0
-  # 1 disables.
+  # Sample among the fewest tokens with this share of the mass; 1 disables.
   config.sampling.top_p = 1.0
-  # Share of the best token's probability; 0 disables.
+  # Sample among tokens with at least this share of the best token's
+  # probability; 0 disables.
   config.sampling.min_p = 0.0
   # Response limit in tokens.
   config.sampling.max_new_tokens = 16
@@ -76,8 +80,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.sampling.record_topk = 0
 
   config.generation = ml_collections.ConfigDict()
-  # Folder that receives the shards of the `generate` verb, under --workdir.
+  # Distinct problems posed per round.
   config.generation.prompts_per_round = 16
+  # Responses per problem: the size of a group.
   config.generation.samples_per_prompt = 8
   # Responses decoded at once.
   config.generation.slots = 32
@@ -94,8 +99,9 @@ def get_config() -> ml_collections.ConfigDict:
   # reasoning_gym (the task's own scorer), math (final answer compared
   # symbolically) or last_number (last number of the text).
   config.reward.verifier = "last_number"
-  # Weight of each reward part in the total.
+  # Weight of a correct answer in the total reward.
   config.reward.correct_weight = 1.0
+  # Weight of an answer that parses, correct or not.
   config.reward.format_weight = 0.0
   # Seconds until a verifier counts as failed.
   config.reward.timeout = 5.0
@@ -116,20 +122,27 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.groups_per_batch = 0
   # Groups per update.
   config.train.groups_per_minibatch = 8
-  # Packed rows per micro-batch and tokens per row.
+  # Packed rows per micro-batch.
   config.train.rows_per_microbatch = 8
+  # Tokens per packed row; the longest sequence must fit.
   config.train.tokens_per_row = 128
-  # AdamW.
+  # Peak step size of AdamW.
   config.train.learning_rate = 1e-3
-  # Updates of linear warm-up; then constant or cosine to 0 over total_updates.
+  # Updates of linear warm-up.
   config.train.warmup_updates = 0
+  # After the warm-up: constant, or cosine to 0 over total_updates.
   config.train.schedule = "constant"
+  # Updates until a cosine schedule reaches 0; read by that schedule only.
   config.train.total_updates = placeholder(int)
+  # Decay of AdamW's mean of gradients.
   config.train.beta1 = 0.9
+  # Decay of AdamW's mean of squared gradients.
   config.train.beta2 = 0.95
+  # Added to the root of the squared mean.
   config.train.epsilon = 1e-8
+  # Decoupled weight decay, times the step size.
   config.train.weight_decay = 0.0
-  # Clip by global norm.
+  # Gradients are scaled down to this global norm.
   config.train.max_grad_norm = 1.0
   # Non-finite updates in a row that stop the run.
   config.train.max_bad_updates = 5
@@ -141,25 +154,34 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.reference = ""
   # Updates between checkpoints inside a round (one is written at its end).
   config.train.checkpoint_every = 100
-  # Checkpoints kept.
+  # Newest checkpoints kept; older ones are deleted.
   config.train.checkpoints_kept = 2
 
   config.run = ml_collections.ConfigDict()
-  # Rounds of generate → train.
+  # Rounds of generate → train; may be raised later to go on.
   config.run.rounds = 2
 
   config.evaluation = ml_collections.ConfigDict()
-  # Samples per problem and their settings; the rest as in `sampling`.
+  # Responses per problem.
   config.evaluation.samples = 4
+  # Sampling temperature; top_k, min_p and the length limit are `sampling`'s.
   config.evaluation.temperature = 1.0
+  # As sampling.top_p.
   config.evaluation.top_p = 1.0
   # k of pass@k, comma-separated, each ≤ samples.
   config.evaluation.pass_at = "1,4"
-  # Checkpoint or model folder of the `evaluate` verb; empty takes the latest
-  # checkpoint under --workdir, else the model.
+  # What the `evaluate` verb measures: "model" is the start policy, a number
+  # the checkpoint of that update; empty takes the latest checkpoint under
+  # --workdir, else the model.
   config.evaluation.checkpoint = ""
   # Confidence level of intervals.
   config.evaluation.confidence = 0.95
   # Rounds between evaluations inside `run`; 0 evaluates before and after only.
   config.evaluation.every_rounds = 0
+
+  config.export = ml_collections.ConfigDict()
+  # Update whose checkpoint is written; empty takes the latest one.
+  config.export.checkpoint = ""
+  # Folder to write; empty is `export` under --workdir.
+  config.export.folder = ""
   return config
