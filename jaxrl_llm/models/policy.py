@@ -1,0 +1,343 @@
+"""Policy: the only model API that the rest of the package uses.
+
+One network, many parameter trees (live, proximal, reference, …). A tree is
+  {"embedding": [V, D],
+   "layers": {"attention_norm": [L, D], "query": [L, D, N, H],
+              "key": [L, D, K, H], "value": [L, D, K, H],
+              "output": [L, N, H, D], "mlp_norm": [L, D],
+              "gate": [L, D, F], "up": [L, D, F], "down": [L, F, D]},
+   "final_norm": [D], "head": [D, V] only when the embedding is not tied}
+of float32 masters; rotary pairs are (i, i + H/2), as in Hugging Face Llama.
+"""
+
+import dataclasses
+import functools
+import hashlib
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm import types
+from jaxrl_llm.models import config as config_lib
+from jaxrl_llm.models import decoder
+from jaxrl_llm.models import head
+from jaxrl_llm.models import layers
+from jaxrl_llm.models import matmul
+
+Array = types.Array
+PyTree = types.PyTree
+ModelConfig = config_lib.ModelConfig
+TokenLogprobs = head.TokenLogprobs
+preset = config_lib.preset
+
+COMPUTE_DTYPES = ("bfloat16", "float32")
+REMATS = ("none", "layers")
+_NORMS = ("attention_norm", "mlp_norm", "final_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+  """The model section of a config; see configs/base.py for each key."""
+
+  path: str
+  preset: str
+  tokenizer: str
+  compute_dtype: str
+  remat: str
+
+  def __post_init__(self):
+    for key, known in (
+        ("compute_dtype", COMPUTE_DTYPES), ("remat", REMATS)
+    ):
+      if getattr(self, key) not in known:
+        raise ValueError(
+            f"model.{key}: expected one of {', '.join(known)}, found "
+            f"{getattr(self, key)!r}; correct the config."
+        )
+    if not self.path:
+      preset(self.preset)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cache:
+  """Keys and values of earlier tokens, per layer and slot.
+
+  Attributes:
+    keys: compute dtype [L, S, K, C, H], after rotation.
+    values: as keys.
+  """
+
+  keys: Array
+  values: Array
+
+  @property
+  def capacity(self) -> int:
+    """Tokens that a slot can hold."""
+    return self.keys.shape[3]
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A network and how it computes; hashable, so static under jit.
+
+  Attributes:
+    config: sizes.
+    compute_dtype: inputs of matrix products: bfloat16 or float32 (float64
+      under jax.enable_x64, with float64 parameters). Sums, norms, softmax and
+      log-probs stay in float32 or wider.
+    remat: what a backward pass recomputes: none, or layers (all but the
+      layers' inputs).
+  """
+
+  config: ModelConfig
+  compute_dtype: str = "bfloat16"
+  remat: str = "layers"
+
+  def init(self, key: Array) -> PyTree:
+    """Draws random float32 parameters."""
+    return nn.unbox(self._boxed(key))
+
+  def _boxed(self, key):
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    context = self._context(tokens, tokens)
+    network = decoder.Decoder(self.config, jnp.dtype(jnp.float32))
+    return network.init(key, tokens, None, context)["params"]
+
+  @functools.cached_property
+  def shapes(self) -> PyTree:
+    """Shape structs of the parameters."""
+    return jax.eval_shape(self.init, jax.random.key(0))
+
+  @functools.cached_property
+  def logical_axes(self) -> PyTree:
+    """Tuples of logical axis names, in the tree of the parameters."""
+    boxed = jax.eval_shape(self._boxed, jax.random.key(0))
+    return jax.tree.map(
+        lambda box: tuple(box.names),
+        boxed,
+        is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned),
+    )
+
+  @property
+  def _dtype(self):
+    return jnp.dtype(self.compute_dtype)
+
+  def _context(self, positions, segment_ids=None, decoding=False):
+    tables = layers.rotary_tables(
+        self.config, positions, matmul.sum_dtype(self._dtype)
+    )
+    return decoder.Context(
+        tables, segment_ids, positions if decoding else None
+    )
+
+  def compute_copy(self, params: PyTree) -> PyTree:
+    """Rounds the weights of products to the compute dtype, once.
+
+    `prefill`, `decode_step` and (without a gradient) `token_logprobs` take
+    the copy in place of the masters and give the same numbers; a loop that
+    decodes makes it once, outside. Norm scales stay as they are.
+    """
+
+    def round_weight(path, value):
+      if path[-1].key in _NORMS:
+        return value
+      return value.astype(self._dtype)
+
+    return jax.tree_util.tree_map_with_path(round_weight, params)
+
+  def _head(self, params):
+    """Returns the head as [V, D]."""
+    if self.config.tied_embeddings:
+      return params["embedding"]
+    return params["head"].T
+
+  def _hidden(self, params, rounded, tokens, cache, context, **flags):
+    network = decoder.Decoder(self.config, self._dtype, **flags)
+    stack = {
+        name: weight
+        for name, weight in rounded["layers"].items()
+        if name not in _NORMS
+    }
+    variables = {"params": params, decoder.ROUNDED: {"layers": stack}}
+    return network.apply(variables, tokens, cache, context)
+
+  def token_logprobs(
+      self,
+      params: PyTree,
+      tokens: Array,
+      segment_ids: Array,
+      positions: Array,
+      temperatures: Array,
+      mask: Array | None = None,
+      *,
+      gather_ids: Array | None = None,
+      entropy: bool = False,
+      topk: int = 0,
+      plain: bool = False,
+  ) -> TokenLogprobs:
+    """Scores packed rows: log π_τ(tokens[t] | earlier tokens of its segment).
+
+    Entry t of every output speaks of tokens[t]; the first token of a segment
+    and padding give 0. Values do not depend on other segments of the row, nor
+    on the amount, side or content of padding.
+
+    Args:
+      params: masters, or a compute_copy if no gradient is taken.
+      tokens: int32 [B, T].
+      segment_ids: int32 [B, T], 0 on padding.
+      positions: int32 [B, T], index within the sequence.
+      temperatures: float32 [B, T], τ of the distribution of tokens[t].
+      mask: bool [B, T], tokens to score; elsewhere the outputs are 0 and no
+        head is computed. None scores every token.
+      gather_ids: int32 [B, T, K'], ids to score at the place of tokens[t].
+      entropy: also give the entropy.
+      topk: also give this many most likely ids and their log-probs.
+      plain: use the twin that is differentiable forward (jax.jvp); it has no
+        reverse derivative.
+
+    Returns:
+      TokenLogprobs, float32 nats.
+    """
+    filled = segment_ids > 0
+    tokens = jnp.where(filled, tokens, 0)
+    positions = jnp.where(filled, positions, 0)
+    rounded = jax.lax.stop_gradient(self.compute_copy(params))
+    hidden, _ = self._hidden(
+        params, rounded, tokens, None, self._context(positions, segment_ids),
+        remat=self.remat == "layers" and not plain, plain=plain,
+    )
+    scored = filled[:, 1:] & (segment_ids[:, 1:] == segment_ids[:, :-1])
+    if mask is not None:
+      scored &= mask[:, 1:]
+    result = head.token_logprobs(
+        hidden[:, :-1],
+        self._head(rounded),
+        self._head(params),
+        tokens[:, 1:],
+        temperatures[:, 1:],
+        scored,
+        None if gather_ids is None else gather_ids[:, 1:],
+        head.Request(entropy, topk),
+        plain,
+    )
+    return jax.tree.map(
+        lambda x: jnp.pad(x, ((0, 0), (1, 0)) + ((0, 0),) * (x.ndim - 2)),
+        result,
+    )
+
+  def init_cache(self, slots: int, capacity: int) -> Cache:
+    """Returns an empty cache of `slots` rows of `capacity` tokens."""
+    config = self.config
+    shape = (
+        config.layers, slots, config.kv_heads, capacity, config.head_dim
+    )
+    return Cache(jnp.zeros(shape, self._dtype), jnp.zeros(shape, self._dtype))
+
+  def prefill(
+      self, params: PyTree, tokens: Array, lengths: Array
+  ) -> tuple[Cache, Array]:
+    """Reads prompts.
+
+    Args:
+      params: masters or compute_copy.
+      tokens: int32 [B, P], prompts padded on the right.
+      lengths: int32 [B], tokens of each prompt, at least 1.
+
+    Returns:
+      A cache of B rows and capacity P, to be copied with `insert`, and the
+      logits after each prompt's last token, float32 [B, V].
+    """
+    index = jnp.arange(tokens.shape[1])
+    filled = index[None, :] < lengths[:, None]
+    positions = jnp.broadcast_to(index, tokens.shape)
+    rounded = self.compute_copy(params)
+    hidden, (keys, values) = self._hidden(
+        params, rounded, jnp.where(filled, tokens, 0), None,
+        self._context(positions, filled.astype(jnp.int32)), emit=True,
+    )
+    last = jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)
+    cache = Cache(jnp.swapaxes(keys, 2, 3), jnp.swapaxes(values, 2, 3))
+    return cache, self._logits(rounded, last[:, 0])
+
+  def _logits(self, rounded, hidden):
+    weight = self._head(rounded)
+    return matmul.einsum("sd,vd->sv", hidden.astype(weight.dtype), weight)
+
+  def decode_step(
+      self, params: PyTree, cache: Cache, tokens: Array, positions: Array
+  ) -> tuple[Cache, Array]:
+    """Reads one token per slot and gives the logits of the next.
+
+    Args:
+      params: masters or compute_copy (a loop wants the copy).
+      cache: entries before `positions` are read; donate it.
+      tokens: int32 [S], the token at `positions`.
+      positions: int32 [S], index of the token in its sequence; its keys and
+        values are written there. A position of the capacity or beyond is not
+        written: a slot at rest may be given any.
+
+    Returns:
+      The cache and logits float32 [S, V].
+    """
+    rounded = self.compute_copy(params)
+    hidden, (keys, values) = self._hidden(
+        params, rounded, tokens, (cache.keys, cache.values),
+        self._context(positions, decoding=True),
+    )
+    slots = jnp.arange(tokens.shape[0])
+    cache = Cache(
+        _write(cache.keys, slots, positions, keys),
+        _write(cache.values, slots, positions, values),
+    )
+    return cache, self._logits(rounded, hidden)
+
+
+def _write(cached, slots, positions, new):
+  """Puts [L, S, K, H] at (layer, slot, :, position) of [L, S, K, C, H]."""
+  new = jnp.swapaxes(new, 0, 1)
+  return cached.at[:, slots, :, positions].set(new, mode="drop")
+
+
+def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
+  """Copies prefilled prompts into slots.
+
+  Args:
+    cache: [L, S, K, C, H]; donate it.
+    slots: int32 [M], distinct destinations; one of S or beyond is skipped,
+      which lets a call of fixed M fill fewer.
+    prefilled: [L, B, K, P, H] with P ≤ C, from `Policy.prefill`.
+    rows: int32 [M], the prefilled row that each slot receives; a row may be
+      given to many slots.
+
+  Returns:
+    The cache; entries of the slots beyond P stay, unread until rewritten.
+  """
+  length = prefilled.capacity
+  if length > cache.capacity:
+    raise ValueError(
+        f"cache: prompts are padded to {length} tokens, expected at most the "
+        f"capacity {cache.capacity}; make the cache larger."
+    )
+
+  def copy(old, new):
+    return old.at[:, slots, :, :length].set(new[:, rows], mode="drop")
+
+  return jax.tree.map(copy, cache, prefilled)
+
+
+def fingerprint(params: PyTree) -> str:
+  """Hashes names, shapes and values of the weights; 32 hex digits.
+
+  Values are hashed as float32, so a copy of the same numbers in another
+  place, layout or file gives the same fingerprint.
+  """
+  digest = hashlib.sha256()
+  for path, value in jax.tree_util.tree_leaves_with_path(params):
+    array = np.ascontiguousarray(jax.device_get(value), np.float32)
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    digest.update(f"{name}{array.shape}".encode())
+    digest.update(array.tobytes())
+  return digest.hexdigest()[:32]
