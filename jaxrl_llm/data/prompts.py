@@ -49,7 +49,7 @@ class PromptSettings:
       )
     if self.count < 0 or self.eval_count < 0 or self.max_tokens < 1:
       raise ValueError(
-          "prompts: expected count ≥ 0, eval_count ≥ 0 and max_tokens ≥ 1,"
+          "prompts: expected count ≥ 0, eval_count ≥ 0, max_tokens ≥ 1,"
           f" found {self.count}, {self.eval_count} and {self.max_tokens}."
       )
     if not 0 <= self.eval_share < 1:

@@ -1,0 +1,109 @@
+"""What the plan must know of every record, read once."""
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+
+from jaxrl_llm import types
+from jaxrl_llm.data import shards
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+  """What the plan needs of every record; arrays over positions.
+
+  Attributes:
+    record_ids: int64.
+    group_ids: int64.
+    prompt_ids: int64.
+    rounds: int32.
+    lengths: int32, prompt and response tokens.
+    response_lengths: int32.
+    trained_tokens: int32, response tokens that are not masked.
+    oldest_versions: int32, least policy version over the trained tokens (over
+      all response tokens where none is trained).
+    rewards: float32, NaN where the verifier failed.
+    baseline_mask: bool, records of role "baseline".
+    error_mask: bool, records that finished with "error".
+    lineages: lineage of each record's folder, as numbers into lineage_names.
+    lineage_names: sorted names.
+  """
+
+  record_ids: np.ndarray
+  group_ids: np.ndarray
+  prompt_ids: np.ndarray
+  rounds: np.ndarray
+  lengths: np.ndarray
+  response_lengths: np.ndarray
+  trained_tokens: np.ndarray
+  oldest_versions: np.ndarray
+  rewards: np.ndarray
+  baseline_mask: np.ndarray
+  error_mask: np.ndarray
+  lineages: np.ndarray
+  lineage_names: tuple[str, ...]
+
+  @classmethod
+  def build(cls, folders: Sequence[shards.Folder]) -> "Index":
+    """Reads every record of the folders once.
+
+    Raises:
+      ValueError: no folder, or a record that is there twice.
+    """
+    if not folders:
+      raise ValueError("expected at least one rollout folder, found none.")
+    names = tuple(sorted({folder.metadata.lineage for folder in folders}))
+    rows = []
+    places: dict[int, str] = {}
+    for folder in folders:
+      lineage = names.index(folder.metadata.lineage)
+      for index in range(len(folder)):
+        rollout = folder[index]
+        place = f"{folder.path}, record {index}"
+        first = places.setdefault(rollout.record_id, place)
+        if first != place:
+          raise ValueError(
+              f"{place}: the same record as {first}; give each folder once."
+          )
+        rows.append((*_row(rollout), lineage))
+    columns = [list(column) for column in zip(*rows)]
+    dtypes = [np.int64] * 3 + [np.int32] * 5
+    dtypes += [np.float32, np.bool_, np.bool_, np.int32]
+    return cls(*map(np.array, columns, dtypes), lineage_names=names)
+
+  def __len__(self) -> int:
+    return len(self.record_ids)
+
+  def group_sizes(self, positions: np.ndarray) -> np.ndarray:
+    """Returns, for each position, how many positions share its group."""
+    _, group, sizes = np.unique(
+        self.group_ids[positions], return_inverse=True, return_counts=True
+    )
+    return sizes[group]
+
+
+def _row(rollout: types.Rollout) -> tuple:
+  """Returns the entries of the index for one record, in column order."""
+  trained = trained_mask(rollout)
+  versions = rollout.policy_versions
+  oldest = versions[trained].min() if trained.any() else versions.min()
+  return (
+      rollout.record_id,
+      rollout.group_id,
+      rollout.prompt_id,
+      rollout.round,
+      rollout.prompt_tokens.size + rollout.response_tokens.size,
+      rollout.response_tokens.size,
+      int(trained.sum()),
+      int(oldest),
+      rollout.reward,
+      rollout.role == "baseline",
+      rollout.finish_reason == "error",
+  )
+
+
+def trained_mask(rollout: types.Rollout) -> np.ndarray:
+  """Returns bool [R]: sampled by the policy, and new since window_start."""
+  positions = np.arange(rollout.response_tokens.size)
+  return rollout.response_mask & (positions >= rollout.window_start)

@@ -1,0 +1,54 @@
+"""Reads records by position, ahead of the training step."""
+
+from collections.abc import Iterator, Sequence
+
+import grain
+import numpy as np
+
+from jaxrl_llm import types
+from jaxrl_llm.data import shards
+
+
+class Records:
+  """The records of several folders, one after another."""
+
+  def __init__(self, folders: Sequence[shards.Folder]):
+    """Positions count through the folders in this order."""
+    self._folders = tuple(folders)
+    self._ends = np.cumsum([len(folder) for folder in folders])
+
+  def __len__(self) -> int:
+    return int(self._ends[-1])
+
+  def __getitem__(self, position: int) -> types.Rollout:
+    """Reads one record; errors as `shards.Folder`."""
+    if not 0 <= position < len(self):
+      raise IndexError(f"no record {position} of {len(self)}")
+    number = int(np.searchsorted(self._ends, position, side="right"))
+    folder = self._folders[number]
+    return folder[int(position - self._ends[number] + len(folder))]
+
+
+def read_ahead(
+    records: Records,
+    minibatches: Sequence[np.ndarray],
+    first: int = 0,
+    threads: int = 2,
+) -> Iterator[list[types.Rollout]]:
+  """Yields the records of each mini-batch, read in background threads.
+
+  Args:
+    records: to read from.
+    minibatches: positions of each mini-batch (`plan.minibatches`).
+    first: mini-batch to start at; the whole state of the reader.
+    threads: that read; order and content do not depend on it.
+  """
+  if first >= len(minibatches):
+    return
+  dataset = grain.MapDataset.source(list(minibatches)[first:]).map(
+      lambda positions: [records[int(position)] for position in positions]
+  )
+  options = grain.ReadOptions(
+      num_threads=threads, prefetch_buffer_size=2 * threads
+  )
+  yield from dataset.to_iter_dataset(options)
