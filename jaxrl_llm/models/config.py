@@ -1,5 +1,7 @@
 """The shape of a network, independent of its weights and of how it computes."""
 
+import collections
+from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
@@ -74,6 +76,9 @@ class ModelConfig:
     eos_ids: ids that end a response.
     pad_id: id that fills rows; never read by the model.
     family: one of FAMILIES.
+    stored_dtype: dtype of most tensors of the files that the weights came
+      from; an export returns to it where no bit is lost.
+    stored_dtype_exceptions: (Hugging Face tensor name, dtype) of the others.
   """
 
   vocab_size: int
@@ -92,6 +97,8 @@ class ModelConfig:
   eos_ids: tuple[int, ...] = ()
   pad_id: int = 0
   family: str = "llama"
+  stored_dtype: str = "float32"
+  stored_dtype_exceptions: tuple[tuple[str, str], ...] = ()
 
   def __post_init__(self):
     if self.family not in FAMILIES:
@@ -124,6 +131,20 @@ class ModelConfig:
   def replace(self, **changes: Any) -> "ModelConfig":
     """Returns a copy with the given fields changed."""
     return dataclasses.replace(self, **changes)
+
+  def with_stored_dtypes(self, dtypes: Mapping[str, str]) -> "ModelConfig":
+    """Returns a copy that remembers the dtypes of its files.
+
+    Args:
+      dtypes: Hugging Face tensor name → numpy name of the dtype.
+    """
+    counts = collections.Counter(dtypes[name] for name in sorted(dtypes))
+    common = counts.most_common(1)[0][0] if counts else "float32"
+    others = {n: dtype for n, dtype in dtypes.items() if dtype != common}
+    return self.replace(
+        stored_dtype=common,
+        stored_dtype_exceptions=tuple(sorted(others.items())),
+    )
 
 
 # `tiny` fits the built-in byte tokenizer: 256 bytes, then bos, eos, pad and

@@ -1,0 +1,256 @@
+"""Reads a GGUF file: hyperparameters from metadata, weights dequantized.
+
+llama.cpp rotates neighbouring features (2i, 2i + 1), so its converter
+interleaves the rows of q and k of each head; the importer undoes that.
+"""
+
+import math
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from jaxrl_llm.models import config as model_config
+from jaxrl_llm.models import weight_layout
+
+_NAMES = {
+    "embedding": "token_embd.weight",
+    "layers/attention_norm": "blk.{layer}.attn_norm.weight",
+    "layers/query": "blk.{layer}.attn_q.weight",
+    "layers/key": "blk.{layer}.attn_k.weight",
+    "layers/value": "blk.{layer}.attn_v.weight",
+    "layers/output": "blk.{layer}.attn_output.weight",
+    "layers/mlp_norm": "blk.{layer}.ffn_norm.weight",
+    "layers/gate": "blk.{layer}.ffn_gate.weight",
+    "layers/up": "blk.{layer}.ffn_up.weight",
+    "layers/down": "blk.{layer}.ffn_down.weight",
+    "final_norm": "output_norm.weight",
+    "head": "output.weight",
+}
+_ROPE_FACTORS = "rope_freqs.weight"
+
+# Types whose values are stored as they are; any other is quantized.
+_PLAIN_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+# The file holds the divisors that llama3 scaling gives, not its settings. The
+# models released with it share these; the divisors are checked against them.
+_LLAMA3 = model_config.RopeScaling(
+    kind="llama3",
+    low_frequency_factor=1.0,
+    high_frequency_factor=4.0,
+    original_context_length=8192,
+)
+
+
+def load(
+    path: str | os.PathLike[str],
+) -> tuple[model_config.ModelConfig, dict[str, Any]]:
+  """Reads shape and weights of a model.
+
+  Args:
+    path: a .gguf file of the llama architecture, of any quantization that
+      the gguf library knows.
+
+  Returns:
+    The configuration and float32 numpy parameters, layers stacked on axis 0.
+
+  Raises:
+    FileNotFoundError: when there is no such file.
+    ImportError: when the gguf library is not installed.
+    ValueError: when the file is damaged or of another kind of model.
+  """
+  reader = _open(pathlib.Path(path))
+  tensors = {tensor.name: tensor for tensor in reader.tensors}
+  config = _config(reader, tensors, path)
+  tensors.pop(_ROPE_FACTORS, None)
+  params = weight_layout.assemble(
+      config,
+      _NAMES,
+      {name: _shape(tensor) for name, tensor in tensors.items()},
+      lambda place: _read(tensors[place.name], place, config, path),
+      str(path),
+  )
+  return config, params
+
+
+def _open(path: pathlib.Path) -> Any:
+  try:
+    import gguf  # An extra: only this kind of file needs it.
+  except ImportError as error:
+    raise ImportError(
+        f"{path}: expected the gguf library, found none; "
+        "pip install 'jaxrl_llm[gguf]'."
+    ) from error
+  if not path.is_file():
+    raise FileNotFoundError(
+        f"{path}: expected a GGUF file, found none; correct model.path."
+    )
+  try:
+    return gguf.GGUFReader(path)
+  except (ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
+    raise ValueError(
+        f"{path}: expected a GGUF file, found a damaged one ({error}); copy "
+        "it again."
+    ) from error
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+  """GGUF lists the fastest axis first."""
+  return tuple(int(size) for size in reversed(tensor.shape))
+
+
+def _config(
+    reader: Any, tensors: dict[str, Any], path: str | os.PathLike[str]
+) -> model_config.ModelConfig:
+  values = {
+      name: field.contents()
+      for name, field in reader.fields.items()
+      if not name.startswith("tokenizer.") or name.endswith("token_id")
+  }
+  family = values.get("general.architecture")
+  if family != "llama" or values.get("llama.expert_count", 0):
+    raise ValueError(
+        f"{path}: general.architecture: expected a dense llama, found "
+        f"{family} with {values.get(f'{family}.expert_count', 0)} experts; "
+        "choose a model of a supported family."
+    )
+  if _NAMES["embedding"] not in tensors:
+    raise ValueError(
+        f"{path}: expected the tensor {_NAMES['embedding']}, found none; "
+        "give the file (or the first part) that holds the weights."
+    )
+  try:
+    config = _hyperparameters(values, tensors)
+  except KeyError as error:
+    raise ValueError(
+        f"{path}: expected the metadata key {error}, found none; convert the "
+        "model again."
+    ) from error
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"{path}: {error}") from error
+  names = weight_layout.HUGGING_FACE_NAMES
+  places = zip(
+      weight_layout.tensors(config, _NAMES),
+      weight_layout.tensors(config, names),
+      strict=True,
+  )
+  return config.with_stored_dtypes({
+      there.name: _PLAIN_TYPES.get(tensors[here.name].tensor_type.name,
+                                   "float32")
+      for here, there in places
+      if here.name in tensors
+  })
+
+
+def _hyperparameters(
+    values: dict[str, Any], tensors: dict[str, Any]
+) -> model_config.ModelConfig:
+  width = values["llama.embedding_length"]
+  heads = values["llama.attention.head_count"]
+  head_dim = values.get("llama.attention.key_length", width // heads)
+  for key in ("rope.dimension_count", "attention.value_length"):
+    if values.get(f"llama.{key}", head_dim) != head_dim:
+      raise ValueError(
+          f"llama.{key}: expected {head_dim} (the head's width), found "
+          f"{values[f'llama.{key}']}; choose a model without it."
+      )
+  theta = _float32(values.get("llama.rope.freq_base", 10000.0))
+  eos_ids = tuple(dict.fromkeys(
+      values[key]
+      for key in (
+          "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"
+      )
+      if key in values
+  ))
+  pad_id = values.get("tokenizer.ggml.padding_token_id", (*eos_ids, 0)[0])
+  return model_config.ModelConfig(
+      vocab_size=_shape(tensors[_NAMES["embedding"]])[0],
+      width=width,
+      layers=values["llama.block_count"],
+      heads=heads,
+      kv_heads=values.get("llama.attention.head_count_kv", heads),
+      head_dim=head_dim,
+      mlp_width=values["llama.feed_forward_length"],
+      rope_theta=theta,
+      rope_scaling=_rope_scaling(values, tensors, theta, head_dim),
+      norm_epsilon=_float32(values["llama.attention.layer_norm_rms_epsilon"]),
+      tied_embeddings=_NAMES["head"] not in tensors,
+      context_length=values["llama.context_length"],
+      bos_id=values.get("tokenizer.ggml.bos_token_id"),
+      eos_ids=eos_ids,
+      pad_id=pad_id,
+  )
+
+
+def _float32(value: float) -> float:
+  """Gives the shortest number of the same float32: 1e-05, not 9.9999997e-06."""
+  return float(str(np.float32(value)))
+
+
+def _rope_scaling(
+    values: dict[str, Any],
+    tensors: dict[str, Any],
+    theta: float,
+    head_dim: int,
+) -> model_config.RopeScaling:
+  if _ROPE_FACTORS in tensors:
+    return _llama3_scaling(tensors[_ROPE_FACTORS].data, theta, head_dim)
+  kind = values.get("llama.rope.scaling.type", "none")
+  if kind == "none":
+    return model_config.RopeScaling()
+  factor = float(values.get("llama.rope.scaling.factor", 1.0))
+  return model_config.RopeScaling(kind=kind, factor=factor)
+
+
+def _llama3_scaling(
+    divisors: np.ndarray, theta: float, head_dim: int
+) -> model_config.RopeScaling:
+  """Recovers llama3 scaling from the divisors of the frequencies [H/2]."""
+  factor = float(divisors.max())
+  wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+  low, high = _LLAMA3.low_frequency_factor, _LLAMA3.high_frequency_factor
+  smooth = (_LLAMA3.original_context_length / wavelengths - low) / (high - low)
+  smooth = np.clip(smooth, 0.0, 1.0)
+  expected = 1.0 / ((1.0 - smooth) / factor + smooth)
+  if divisors.shape != expected.shape or not np.allclose(
+      divisors, expected, rtol=1e-4
+  ):
+    raise ValueError(
+        f"{_ROPE_FACTORS}: expected the divisors of llama3 scaling with low "
+        f"{low}, high {high} and {_LLAMA3.original_context_length} original "
+        f"tokens, found others (largest {factor}); import the Hugging Face "
+        "folder instead."
+    )
+  return model_config.RopeScaling(
+      kind="llama3",
+      factor=factor,
+      low_frequency_factor=low,
+      high_frequency_factor=high,
+      original_context_length=_LLAMA3.original_context_length,
+  )
+
+
+def _read(
+    tensor: Any,
+    place: weight_layout.Tensor,
+    config: model_config.ModelConfig,
+    path: str | os.PathLike[str],
+) -> np.ndarray:
+  """Dequantizes to float32 [out, in] with half-split rotary pairs."""
+  import gguf
+
+  try:
+    array = gguf.dequantize(tensor.data, tensor.tensor_type)
+  except NotImplementedError as error:
+    raise ValueError(
+        f"{path}: tensor {tensor.name}: expected a quantization that the gguf "
+        f"library knows, found {tensor.tensor_type.name}; use another file of "
+        "the model."
+    ) from error
+  array = array.reshape(place.file_shape)
+  if place.leaf not in ("layers/query", "layers/key"):
+    return array
+  heads = place.shape[1]
+  pairs = array.reshape(heads, config.head_dim // 2, 2, config.width)
+  return pairs.swapaxes(1, 2).reshape(place.file_shape)

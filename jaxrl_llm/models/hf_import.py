@@ -1,0 +1,269 @@
+"""Reads a Hugging Face folder: config.json, safetensors, generation_config."""
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from jaxrl_llm.models import config as model_config
+from jaxrl_llm.models import weight_layout
+
+CONFIG_FILE = "config.json"
+GENERATION_CONFIG_FILE = "generation_config.json"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+# Names of safetensors dtypes that become float32 without loss.
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+# Derived buffers that old checkpoints carry.
+_IGNORED_SUFFIX = ".rotary_emb.inv_freq"
+
+# Keys whose only supported value is given; absent means that value.
+_FIXED_KEYS = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "partial_rotary_factor": 1.0,
+    "quantization_config": None,
+    "sliding_window": None,
+}
+
+
+def load(
+    path: str | os.PathLike[str],
+) -> tuple[model_config.ModelConfig, dict[str, Any]]:
+  """Reads shape and weights of a model.
+
+  Args:
+    path: folder with config.json and model.safetensors (or its shards and
+      index).
+
+  Returns:
+    The configuration, which remembers the dtypes of the files, and float32
+    numpy parameters with layers stacked on axis 0.
+
+  Raises:
+    FileNotFoundError: when a file is missing.
+    ValueError: when the family, a setting, a dtype or a tensor does not fit.
+  """
+  folder = pathlib.Path(path)
+  config = read_config(folder)
+  files = _weight_files(folder)
+  located = {}
+  for file in files:
+    for name, entry in _read_header(file).items():
+      if not name.endswith(_IGNORED_SUFFIX):
+        located[name] = (file, *entry)
+  _check_index(folder, located)
+  if config.tied_embeddings:
+    _drop_tied_head(folder, located)
+  config = config.with_stored_dtypes(
+      {name: dtype for name, (_, _, dtype) in located.items()}
+  )
+  handles = {file: _open(file) for file in files}
+  params = weight_layout.assemble(
+      config,
+      weight_layout.HUGGING_FACE_NAMES,
+      {name: shape for name, (_, shape, _) in located.items()},
+      lambda tensor: handles[located[tensor.name][0]].get_tensor(tensor.name),
+      str(folder),
+  )
+  return config, params
+
+
+def read_config(path: str | os.PathLike[str]) -> model_config.ModelConfig:
+  """Reads config.json and generation_config.json of a folder."""
+  folder = pathlib.Path(path)
+  file = folder / CONFIG_FILE
+  raw = _read_json(file)
+  family = raw.get("model_type")
+  if family not in model_config.FAMILIES:
+    raise ValueError(
+        f"{file}: model_type: expected one of "
+        f"{', '.join(model_config.FAMILIES)}, found {family!r}; choose a "
+        "model of a supported family."
+    )
+  for key, supported in _FIXED_KEYS.items():
+    if raw.get(key, supported) != supported:
+      raise ValueError(
+          f"{file}: {key}: expected {supported}, found {raw[key]!r}; choose a "
+          "model without it."
+      )
+  generation = {}
+  if (folder / GENERATION_CONFIG_FILE).exists():
+    generation = _read_json(folder / GENERATION_CONFIG_FILE)
+  try:
+    return _config_of(raw, generation)
+  except KeyError as error:
+    raise ValueError(
+        f"{file}: expected the key {error}, found none; take config.json "
+        "from the model's own folder."
+    ) from error
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"{file}: {error}") from error
+
+
+def _config_of(
+    raw: dict[str, Any], generation: dict[str, Any]
+) -> model_config.ModelConfig:
+  heads = raw["num_attention_heads"]
+  rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+  theta = raw.get("rope_theta") or rope.get("rope_theta") or 10000.0
+  eos_ids = _ids(generation.get("eos_token_id", raw.get("eos_token_id")))
+  pad_ids = _ids(raw.get("pad_token_id")) or eos_ids[:1] or (0,)
+  bos_ids = _ids(raw.get("bos_token_id"))
+  return model_config.ModelConfig(
+      vocab_size=raw["vocab_size"],
+      width=raw["hidden_size"],
+      layers=raw["num_hidden_layers"],
+      heads=heads,
+      kv_heads=raw.get("num_key_value_heads") or heads,
+      head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+      mlp_width=raw["intermediate_size"],
+      rope_theta=float(theta),
+      rope_scaling=_rope_scaling(rope),
+      norm_epsilon=raw.get("rms_norm_eps", 1e-6),
+      tied_embeddings=raw.get("tie_word_embeddings", False),
+      context_length=raw["max_position_embeddings"],
+      bos_id=bos_ids[0] if bos_ids else None,
+      eos_ids=eos_ids,
+      pad_id=pad_ids[0],
+      family=raw["model_type"],
+  )
+
+
+def _rope_scaling(rope: dict[str, Any]) -> model_config.RopeScaling:
+  kind = rope.get("rope_type", rope.get("type", "default"))
+  if kind == "default":
+    return model_config.RopeScaling()
+  if kind == "llama3":
+    return model_config.RopeScaling(
+        kind="llama3",
+        factor=float(rope["factor"]),
+        low_frequency_factor=float(rope["low_freq_factor"]),
+        high_frequency_factor=float(rope["high_freq_factor"]),
+        original_context_length=rope["original_max_position_embeddings"],
+    )
+  # RopeScaling refuses a kind that it does not know.
+  return model_config.RopeScaling(kind=kind, factor=float(rope["factor"]))
+
+
+def _ids(value: int | list[int] | None) -> tuple[int, ...]:
+  """Turns one id, a list or None into a tuple; -1 means none."""
+  if value is None:
+    return ()
+  values = value if isinstance(value, list) else [value]
+  return tuple(dict.fromkeys(v for v in values if v >= 0))
+
+
+def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  if (folder / WEIGHTS_FILE).exists():
+    return [folder / WEIGHTS_FILE]
+  if not (folder / INDEX_FILE).exists():
+    raise FileNotFoundError(
+        f"{folder}: expected {WEIGHTS_FILE} or {INDEX_FILE}, found neither; "
+        "save the model as safetensors."
+    )
+  names = sorted(set(_weight_map(folder).values()))
+  for name in names:
+    if not (folder / name).exists():
+      raise FileNotFoundError(
+          f"{folder / name}: expected a shard named by {INDEX_FILE}, found "
+          "no file; copy it again."
+      )
+  return [folder / name for name in names]
+
+
+def _weight_map(folder: pathlib.Path) -> dict[str, str]:
+  index = _read_json(folder / INDEX_FILE)
+  if not isinstance(index.get("weight_map"), dict):
+    raise ValueError(
+        f"{folder / INDEX_FILE}: expected a weight_map, found none; copy the "
+        "file again."
+    )
+  return index["weight_map"]
+
+
+def _check_index(folder: pathlib.Path, located: dict[str, Any]) -> None:
+  """Refuses shards that do not hold what the index says."""
+  if (folder / WEIGHTS_FILE).exists():
+    return
+  for name, file in _weight_map(folder).items():
+    if name.endswith(_IGNORED_SUFFIX):
+      continue
+    if name not in located or located[name][0].name != file:
+      raise ValueError(
+          f"{folder / file}: expected the tensor {name} as {INDEX_FILE} says, "
+          "found it missing; copy shards and index of one model."
+      )
+
+
+def _open(file: pathlib.Path) -> Any:
+  try:
+    return safetensors.safe_open(file, "np")
+  except safetensors.SafetensorError as error:
+    raise ValueError(
+        f"{file}: expected a safetensors file, found a damaged one ({error}); "
+        "copy it again."
+    ) from error
+
+
+def _read_header(
+    file: pathlib.Path,
+) -> dict[str, tuple[tuple[int, ...], str]]:
+  """Returns name → (shape, dtype name) of one file."""
+  entries = {}
+  with _open(file) as handle:
+    for name in handle.keys():
+      view = handle.get_slice(name)
+      if view.get_dtype() not in _DTYPES:
+        raise ValueError(
+            f"{file}: tensor {name}: expected dtype "
+            f"{', '.join(_DTYPES)}, found {view.get_dtype()}; use the "
+            "unquantized model."
+        )
+      entries[name] = (tuple(view.get_shape()), _DTYPES[view.get_dtype()])
+  return entries
+
+
+def _drop_tied_head(folder: pathlib.Path, located: dict[str, Any]) -> None:
+  """Removes a head that only repeats the embedding; refuses another one."""
+  names = weight_layout.HUGGING_FACE_NAMES
+  head, embedding = names["head"], names["embedding"]
+  if head not in located or embedding not in located:
+    return
+  arrays = [
+      np.asarray(_open(located[name][0]).get_tensor(name))
+      for name in (head, embedding)
+  ]
+  if not np.array_equal(arrays[0], arrays[1]):
+    raise ValueError(
+        f"{folder}: expected {head} equal to {embedding} as "
+        "tie_word_embeddings says, found other values; set "
+        "tie_word_embeddings to false in config.json."
+    )
+  del located[head]
+
+
+def _read_json(file: pathlib.Path) -> dict[str, Any]:
+  try:
+    content = json.loads(file.read_text(encoding="utf-8"))
+  except FileNotFoundError as error:
+    raise FileNotFoundError(
+        f"{file}: expected a file, found none; give a Hugging Face model "
+        "folder."
+    ) from error
+  except ValueError as error:
+    raise ValueError(
+        f"{file}: expected JSON, found {error}; copy the file again."
+    ) from error
+  if not isinstance(content, dict):
+    raise ValueError(
+        f"{file}: expected a JSON object, found {type(content).__name__}; "
+        "copy the file again."
+    )
+  return content
