@@ -13,6 +13,8 @@ of float32 masters; rotary pairs are (i, i + H/2), as in Hugging Face Llama.
 import dataclasses
 import functools
 import hashlib
+import os
+from collections.abc import Mapping
 
 from flax import linen as nn
 import jax
@@ -22,9 +24,11 @@ import numpy as np
 from jaxrl_llm import types
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import decoder
+from jaxrl_llm.models import export
 from jaxrl_llm.models import head
 from jaxrl_llm.models import layers
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import weights
 
 Array = types.Array
 PyTree = types.PyTree
@@ -341,3 +345,39 @@ def fingerprint(params: PyTree) -> str:
     digest.update(f"{name}{array.shape}".encode())
     digest.update(array.tobytes())
   return digest.hexdigest()[:32]
+
+
+def load(
+    path: str | os.PathLike[str], settings: ModelSettings, seed: int = 0
+) -> tuple[Policy, PyTree]:
+  """Reads a model, or draws random weights of a named size.
+
+  Args:
+    path: Hugging Face folder (an export of this package too) or .gguf file;
+      empty draws `settings.preset` at random.
+    settings: how to compute, and the preset.
+    seed: of the random weights; not read otherwise.
+
+  Returns:
+    The policy and its float32 parameters.
+
+  Raises:
+    FileNotFoundError, ValueError: in one line, with the remedy.
+  """
+  compute = (settings.compute_dtype, settings.remat)
+  if not path:
+    policy = Policy(preset(settings.preset), *compute)
+    return policy, policy.init(jax.random.key(seed))
+  config, params = weights.read(path)
+  return Policy(config, *compute), jax.tree.map(jnp.asarray, params)
+
+
+def save(
+    path: str | os.PathLike[str],
+    policy: Policy,
+    params: PyTree,
+    tokenizer_files: Mapping[str, bytes],
+    dtype: str = "",
+) -> None:
+  """Writes a Hugging Face folder; see `export.save` for each argument."""
+  export.save(path, policy.config, params, tokenizer_files, dtype=dtype)
