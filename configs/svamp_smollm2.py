@@ -1,0 +1,24 @@
+"""SmolLM2-135M-Instruct on SVAMP word problems, which are one step long.
+
+Command: python -m jaxrl_llm run --config=configs/svamp_smollm2.py
+  --config.prompts.path=PATH/TO/svamp/SVAMP.json --workdir=runs/svamp
+  (experiments/fetch_smollm2.sh brings the model)
+Hardware: 2 CPU cores, 8 GiB of memory.
+Expect: a run that completes; README.md holds what was measured.
+"""
+
+import ml_collections
+
+from configs import gsm8k_smollm2
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns the GSM8K settings with SVAMP's fields and shorter responses."""
+  config = gsm8k_smollm2.get_config()
+  config.prompts.question_field = "Body,Question"
+  config.prompts.answer_field = "Answer"
+  config.prompts.max_tokens = 128
+  config.sampling.max_new_tokens = 96
+  config.generation.prompt_buckets = (96, 128)
+  config.train.tokens_per_row = 256
+  return config

@@ -1,0 +1,103 @@
+"""Command line to configuration, with errors that name key and remedy."""
+
+import pathlib
+import sys
+
+from absl import flags as absl_flags
+from absl import logging
+import ml_collections
+from ml_collections import config_flags
+
+from jaxrl_llm.verbs import keys
+
+# Verbs that can do without a configuration.
+OPTIONAL = ("verify",)
+
+
+def parse(
+    verb: str, arguments: list[str]
+) -> tuple[ml_collections.ConfigDict | None, pathlib.Path | None]:
+  """Reads --config, --config.key=value and --workdir.
+
+  Args:
+    verb: for messages.
+    arguments: the command line after the verb.
+
+  Returns:
+    The configuration (None without --config, where the verb can do without),
+    and the absolute working directory or None.
+
+  Raises:
+    ValueError: an unknown flag or key, a value of the wrong type.
+    FileNotFoundError: no such config file.
+  """
+  logging.set_verbosity(logging.WARNING)
+  valid = [key.name for key in keys.read()]
+  overridden = [
+      argument.lstrip("-").partition("=")[0]
+      for argument in arguments
+      if argument.startswith(("--config.", "-config."))
+  ]
+  names = [name.removeprefix("config.") for name in overridden]
+  sections = {key.partition(".")[0] for key in valid}
+  keys.check([name for name in names if name not in sections], valid, verb)
+  config_file = _config_file(verb, arguments)
+  values = absl_flags.FlagValues()
+  holder = None
+  if config_file:
+    holder = config_flags.DEFINE_config_file(
+        "config", str(config_file), flag_values=values
+    )
+  absl_flags.DEFINE_string("workdir", None, "", flag_values=values)
+  # Config files say `from configs import base` wherever they are read from.
+  sys.path.append(str(keys.BASE_FILE.parents[1]))
+  try:
+    rest = values([verb, *arguments])[1:]
+  except absl_flags.Error as error:
+    raise ValueError(str(error)) from error
+  if rest:
+    raise ValueError(
+        f"{rest[0]!r} is not understood; expected flags as --workdir=DIR."
+    )
+  workdir = pathlib.Path(values.workdir).absolute() if values.workdir else None
+  if holder is None:
+    return None, workdir
+  found = keys.flatten(holder.value.to_dict())
+  keys.check(found, valid, str(config_file))
+  keys.require(found, valid, str(config_file))
+  return holder.value, workdir
+
+
+def _config_file(verb: str, arguments: list[str]) -> pathlib.Path | None:
+  """Finds the file that --config names."""
+  path = None
+  for index, argument in enumerate(arguments):
+    name, equals, value = argument.lstrip("-").partition("=")
+    if name == "config" and argument.startswith("-"):
+      following = arguments[index + 1 : index + 2]
+      path = pathlib.Path(value if equals else "".join(following))
+  if path is None and verb in OPTIONAL:
+    return None
+  if path is None:
+    raise ValueError(
+        f"{verb} needs a configuration; give --config=configs/quickstart.py"
+        " or another file."
+    )
+  if not path.is_file():
+    raise FileNotFoundError(
+        f"--config={path}: there is no such file; expected one like"
+        " configs/quickstart.py."
+    )
+  return path
+
+
+def require_workdir(workdir: pathlib.Path | None, verb: str) -> pathlib.Path:
+  """Returns the working directory, made if need be.
+
+  Raises:
+    ValueError: none was given.
+  """
+  if workdir is None:
+    raise ValueError(f"{verb} writes files; say where with --workdir=DIR.")
+  workdir.mkdir(parents=True, exist_ok=True)
+  return workdir

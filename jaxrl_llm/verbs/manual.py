@@ -1,0 +1,81 @@
+"""Help texts, made from the verbs' own files and the comments of base.py.
+
+Nothing of a verb is imported: help must come at once.
+"""
+
+import ast
+import pathlib
+import textwrap
+
+from jaxrl_llm.verbs import keys
+
+VERBS = (
+    "run",
+    "generate",
+    "train",
+    "evaluate",
+    "verify",
+    "export",
+    "describe",
+)
+WIDTH = 79
+FOLDER = pathlib.Path(__file__).parent
+
+
+def overview() -> str:
+  """Lists the verbs with their first lines."""
+  lines = [
+      "usage: python -m jaxrl_llm VERB --config=FILE [--config.key=value]"
+      " [--workdir=DIR]",
+      "",
+      "Verbs (python -m jaxrl_llm VERB --help tells more):",
+  ]
+  for verb in VERBS:
+    summary = ast.get_docstring(_parse(verb)).splitlines()[0]
+    lines.append(f"  {verb:<10}{summary}")
+  return "\n".join(lines)
+
+
+def verb_help(verb: str) -> str:
+  """Says what a verb does and lists the keys that it reads."""
+  tree = _parse(verb)
+  lines = [
+      f"usage: python -m jaxrl_llm {verb} --config=FILE"
+      " [--config.key=value …] --workdir=DIR",
+      "",
+      ast.get_docstring(tree),
+      "",
+      "Flags:",
+      *_entry("--config", "FILE", "One of configs/, or your own."),
+      *_entry("--workdir", "DIR", "Where everything is written and resumed."),
+      *_entry("--debug", "", "Show the traceback of a user error."),
+      "",
+      "Keys, with their defaults in configs/base.py:",
+  ]
+  chosen = sections(verb)
+  for key in keys.read():
+    if keys.within(key.name, chosen):
+      lines += _entry(f"--config.{key.name}", key.default, key.comment)
+  return "\n".join(lines)
+
+
+def sections(verb: str) -> tuple[str, ...]:
+  """Returns SECTIONS of a verb's file: the sections and keys that it reads."""
+  for node in _parse(verb).body:
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "SECTIONS":
+      return ast.literal_eval(node.value)
+  raise ValueError(f"{verb}.py: expected a module constant SECTIONS.")
+
+
+def _parse(verb: str) -> ast.Module:
+  path = FOLDER / f"{verb}.py"
+  return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _entry(flag: str, value: str, text: str) -> list[str]:
+  """Formats one flag with its wrapped explanation."""
+  indent = " " * 6
+  body = textwrap.wrap(
+      text, WIDTH, initial_indent=indent, subsequent_indent=indent
+  )
+  return [f"  {flag}={value}" if value else f"  {flag}", *body]

@@ -1,0 +1,86 @@
+"""config.json of a working directory: what made the files in it.
+
+Each verb records the sections that it reads; a later command must agree with
+what is recorded, so that no file is resumed under other settings.
+"""
+
+from collections.abc import Iterable, Mapping
+import json
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from jaxrl_llm.data import atomic
+from jaxrl_llm.verbs import keys
+
+FILE = "config.json"
+# May differ between two commands: they change no file that is there already.
+HARMLESS = (
+    "evaluation.checkpoint",
+    "export",
+    "run",
+    "train.rollouts",
+    "train.checkpoints_kept",
+)
+
+
+def agree(
+    config: ml_collections.ConfigDict,
+    sections: Iterable[str],
+    workdir: pathlib.Path,
+) -> None:
+  """Compares the configuration with the recorded one, then records it.
+
+  Args:
+    config: the whole configuration.
+    sections: names of the sections and top-level keys that the verb reads.
+    workdir: holds config.json.
+
+  Raises:
+    ValueError: naming the keys that differ, with both values.
+  """
+  path = workdir / FILE
+  current = select(config, sections)
+  recorded = read(path) if path.is_file() else {}
+  odd = [
+      f"{key} (was {recorded[key]!r}, now {value!r})"
+      for key, value in current.items()
+      if key in recorded
+      and recorded[key] != value
+      and not keys.within(key, HARMLESS)
+  ]
+  if odd:
+    raise ValueError(
+        f"{workdir} was begun with another configuration: {'; '.join(odd)};"
+        " give the same values to resume, or another --workdir."
+    )
+  if recorded != recorded | current:
+    atomic.write_json(path, recorded | current)
+
+
+def select(
+    config: ml_collections.ConfigDict, sections: Iterable[str]
+) -> dict[str, Any]:
+  """Returns the keys of some sections as {"train.epochs": 2, …}, JSON-like."""
+  sections = tuple(sections)
+  chosen = {
+      key: value
+      for key, value in keys.flatten(config.to_dict()).items()
+      if keys.within(key, sections)
+  }
+  return json.loads(json.dumps(chosen))
+
+
+def read(path: pathlib.Path) -> Mapping[str, Any]:
+  """Reads a config.json.
+
+  Raises:
+    ValueError: it is damaged.
+  """
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except ValueError as error:
+    raise ValueError(
+        f"{path}: not JSON ({error}); restore it or delete it."
+    ) from error
