@@ -1,0 +1,1 @@
+"""Sampling, rewards and the resumable job that writes rollout shards."""
