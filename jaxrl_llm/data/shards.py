@@ -110,7 +110,7 @@ class ShardWriter:
     """Writes the TFDS description and then the manifest.
 
     Raises:
-      ValueError: shards are missing, or a record is there twice.
+      ValueError: shards are missing or damaged.
     """
     if self.finished:
       return manifests.read(self.folder)
@@ -165,9 +165,19 @@ class ShardWriter:
 
   def _survey(self) -> tuple[list[int], int]:
     """Reads every shard again: records per shard and bytes of all records."""
-    shards = [_raw_records(self.path(i)) for i in range(self.shards)]
-    size = sum(len(record) for shard in shards for record in shard)
-    return [len(shard) for shard in shards], size
+    counts, size = [], 0
+    for path in map(self.path, range(self.shards)):
+      try:
+        records = _raw_records(path)
+      except RuntimeError:
+        records = []
+      if not records:
+        raise ValueError(
+            f"{path}: damaged since it was written; delete it and run again."
+        )
+      counts.append(len(records))
+      size += sum(map(len, records))
+    return counts, size
 
 
 class Folder:

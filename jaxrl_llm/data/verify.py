@@ -80,9 +80,7 @@ def _records(
     yield f": no array_record file ({_line(error)}); {_REMEDY}."
     return
   if found != expected:
-    yield (
-        f": {found} records, {manifests.NAME} says {expected}; {_REMEDY}."
-    )
+    yield f": {found} records, {manifests.NAME} says {expected}; {_REMEDY}."
   for index in range(found):
     try:
       example = described.deserialize_example_np(reader.read([index])[0])
@@ -91,13 +89,15 @@ def _records(
     except (RuntimeError, ValueError, IndexError) as error:
       yield f", record {index}: unreadable ({_line(error)}); {_REMEDY}."
       continue
+    if problem:
+      yield f", record {index}: {problem}; {_REMEDY}."
     place = f"{path}, record {index}"
     first = seen.setdefault(rollout.record_id, place)
     if first != place:
-      problem = f"id {rollout.record_id} is also at {first}"
-    if problem:
-      yield f", record {index}: {problem}; {_REMEDY}."
-  reader.close()
+      yield (
+          f", record {index}: id {rollout.record_id} is also at {first}; keep"
+          " one of the two folders or shards."
+      )
 
 
 def _line(error: Exception) -> str:
