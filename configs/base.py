@@ -111,7 +111,138 @@ def get_config() -> ml_collections.ConfigDict:
   # registry's value applies. Setting a key that the chosen parts do not have
   # is an error.
   config.objective.name = "ctpo"
-  # --- filled in by losses: parts and their numbers as placeholders ---
+  # Policy under the ratio: proximal or behavior.
+  config.objective.anchor = placeholder(str)
+  # For the gap between behavior and proximal: none, tis, icepop, decoupled,
+  # rejection, bypass (mis = rejection); join a weight and rejection by +.
+  config.objective.correction = placeholder(str)
+  # How token ratios combine: token, cumulative, cumulative_mean, sequence,
+  # sequence_mean, sequence_mean_token.
+  config.objective.ratio = placeholder(str)
+  # Wrapper that exempts tokens: none, sis.
+  config.objective.selection = placeholder(str)
+  # Loss of a token: ratio, weighted_log_prob, log_prob, sigmoid.
+  config.objective.surrogate = placeholder(str)
+  # Which tokens an update may move: none, clip, position_clip,
+  # prefix_budget, divergence, product_clip, taper.
+  config.objective.trust_region = placeholder(str)
+  # Denominator of the policy loss: token-mean, seq-mean-token-mean,
+  # seq-mean-token-sum, seq-mean-token-sum-norm, token-sum.
+  config.objective.aggregation = placeholder(str)
+  # Advantage of a response: group_std, group_mean, leave_one_out, reward.
+  config.objective.advantage = placeholder(str)
+  # K of the sis envelope: top ids of the anchor policy.
+  config.objective.selection_topk = placeholder(int)
+  # Sis: reject every token outside the top-K whose ratio is not 1.
+  config.objective.require_membership = placeholder(bool)
+  # Lower bound of the detached ratio weight, absolute.
+  config.objective.weight_min = placeholder(float)
+  # Upper bound of the detached ratio weight, absolute.
+  config.objective.weight_max = placeholder(float)
+  # Sigmoid temperature where A > 0, per unit of ratio.
+  config.objective.tau_positive = placeholder(float)
+  # Sigmoid temperature where A <= 0, per unit of ratio.
+  config.objective.tau_negative = placeholder(float)
+  # ε_lo: with A < 0, ratios below 1 − ε_lo are cut.
+  config.objective.clip_low = placeholder(float)
+  # ε_hi: with A > 0, ratios above 1 + ε_hi are cut.
+  config.objective.clip_high = placeholder(float)
+  # c: tokens with A < 0 and ratio > c are cut; unset: none.
+  config.objective.dual_clip = placeholder(float)
+  # ε_lo in nats: log-ratios below −ε_lo t^power are cut.
+  config.objective.log_clip_low = placeholder(float)
+  # ε_hi in nats: log-ratios above ε_hi t^power are cut.
+  config.objective.log_clip_high = placeholder(float)
+  # Exponent of the response position t (from 1) in the log bounds.
+  config.objective.power = placeholder(float)
+  # Nats: with A < 0, log-ratios above this times t^power are cut; unset:
+  # none.
+  config.objective.dual_log_clip = placeholder(float)
+  # D(anchor || live) that the region tests: binary_tv, binary_kl, topk_tv
+  # or topk_kl.
+  config.objective.divergence = placeholder(str)
+  # K of topk_tv and topk_kl: top ids of the anchor policy.
+  config.objective.divergence_topk = placeholder(int)
+  # Sampled token outside the top-K: union adds it, replace drops the last
+  # of the top-K for it.
+  config.objective.topk_add = placeholder(str)
+  # δ: largest divergence of one token, in units of the divergence.
+  config.objective.delta = placeholder(float)
+  # δ_b: divergence that each token of the prefix adds to the budget; the
+  # floor of a dynamic budget.
+  config.objective.delta_b = placeholder(float)
+  # ω_min: weight of the last response token's divergence (the first's is
+  # 1).
+  config.objective.omega_min = placeholder(float)
+  # δ_b: fixed, or dynamic (a quantile of the sequence's divergences).
+  config.objective.budget = placeholder(str)
+  # Quantile of a dynamic budget, linear.
+  config.objective.budget_quantile = placeholder(float)
+  # A dynamic δ_b is at most this many times its floor.
+  config.objective.budget_cap = placeholder(float)
+  # Tokens over budget: hard drops them, soft scales them by 1/excess.
+  config.objective.gate = placeholder(str)
+  # α: tokens with |r A| > α are cut.
+  config.objective.alpha = placeholder(float)
+  # A token with |r A| exactly α: keep its gradient, or cut (strict).
+  config.objective.boundary = placeholder(str)
+  # Branch of a reward of exactly 0: positive (weight 1) or negative (weight
+  # min(ratio, 1)).
+  config.objective.taper_zero = placeholder(str)
+  # Tokens by which seq-mean-token-sum-norm divides a response's sum.
+  config.objective.horizon = placeholder(float)
+  # Degrees of freedom taken off in the group's std.
+  config.objective.std_ddof = placeholder(int)
+  # Added to the group's std, in units of reward.
+  config.objective.std_epsilon = placeholder(float)
+  # Advantage of a group of one: zero, or verl's (the reward itself, over 1
+  # + std_epsilon with group_std).
+  config.objective.singleton = placeholder(str)
+  # C: largest weight of tis, w = proximal/behavior.
+  config.objective.correction_cap = placeholder(float)
+  # Weights per token, per sequence (product of the tokens') or geometric
+  # (their geometric mean).
+  config.objective.correction_level = placeholder(str)
+  # Divide weights by their mean over the mini-batch.
+  config.objective.correction_normalize = placeholder(bool)
+  # Icepop: weights below this become 0.
+  config.objective.correction_low = placeholder(float)
+  # Icepop: weights above this become 0.
+  config.objective.correction_high = placeholder(float)
+  # Cap of the decoupled weight w; unset: none.
+  config.objective.decoupled_cap = placeholder(float)
+  # Decoupled weights above the cap: mask zeroes, clamp lowers them.
+  config.objective.decoupled_action = placeholder(str)
+  # Largest accepted w (k1) or statistic (k2, k3).
+  config.objective.rejection_high = placeholder(float)
+  # Smallest accepted w of k1; unset: 1/rejection_high.
+  config.objective.rejection_low = placeholder(float)
+  # Weights per token, per sequence (product of the tokens') or geometric
+  # (their geometric mean).
+  config.objective.rejection_level = placeholder(str)
+  # Test on w: k1 (w), k1_inverse (1/w), k2 (½ log²w), k3 (w − 1 − log w).
+  config.objective.rejection_statistic = placeholder(str)
+  # Tokens that the denominator counts: kept, or original (all).
+  config.objective.rejection_denominator = placeholder(str)
+  # Weight of the KL to the reference in the loss.
+  config.objective.kl_coefficient = placeholder(float)
+  # Per-token KL estimator in the loss: k1, k2 or k3.
+  config.objective.kl_estimator = placeholder(str)
+  # Weight of the entropy bonus, subtracted from the loss.
+  config.objective.entropy_coefficient = placeholder(float)
+  # Response tokens at which the overlong penalty is −1; unset: none.
+  config.objective.overlong_limit = placeholder(int)
+  # Tokens before overlong_limit over which the penalty grows.
+  config.objective.overlong_buffer = placeholder(int)
+  # Reward taken off at overlong_limit.
+  config.objective.overlong_factor = placeholder(float)
+  # Beyond overlong_limit: piecewise stays, linear keeps growing.
+  config.objective.overlong_form = placeholder(str)
+  # Weight of log proximal − log reference taken off each token's reward.
+  config.objective.kl_reward_coefficient = placeholder(float)
+  # Epochs on a rollout batch end before an update whose token mean of
+  # |ratio − 1| exceeds this; unset: never.
+  config.objective.stop_deviation = placeholder(float)
 
   config.train = ml_collections.ConfigDict()
   # Shard folders that the `train` verb consumes, comma-separated.

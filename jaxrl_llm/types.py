@@ -176,11 +176,25 @@ class LossOutput:
 
   Attributes:
     loss: float scalar, the optimised quantity; nothing is divided afterwards.
-    metrics: mergeable sums by name (Mean, Max, Moments, Histogram).
+    metrics: mergeable sums by name (Sum, Mean, Max, Moments, Histogram).
   """
 
   loss: Array
   metrics: Mapping[str, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sum:
+  """A sum that is already weighted, such as the optimised loss."""
+
+  total: Array
+
+  def merge(self, other: "Sum") -> "Sum":
+    return Sum(self.total + other.total)
+
+  def finish(self) -> dict[str, float]:
+    return {"": float(self.total)}
 
 
 @jax.tree_util.register_dataclass

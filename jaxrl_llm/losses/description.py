@@ -1,0 +1,94 @@
+"""An objective in words and as a formula, with every number."""
+
+from jaxrl_llm.losses import spec as spec_lib
+from jaxrl_llm.losses import surrogates
+
+_RATIOS = {
+    "token": "r_t",
+    "cumulative": "r_{1:t}",
+    "cumulative_mean": "r̄_{1:t}",
+    "sequence": "s",
+    "sequence_mean": "s",
+    "sequence_mean_token": "s_t",
+}
+
+
+def describe(spec: spec_lib.Spec) -> str:
+  """Returns one line per part of the objective."""
+  anchor = spec.anchor
+  symbol = _RATIOS[spec.choice("ratio")]
+  surrogate = _surrogate(spec, symbol)
+  lines = [
+      ("objective", spec.name),
+      ("loss", "L = Σ_it a_it w_it ℓ_it + regularizers, minimised"),
+      ("anchor", f"{anchor} ({_ANCHORS[anchor]})"),
+      ("ratio", spec.ratio.formula.format(anchor=anchor)),
+      ("clamp", "token log-ratios to ±20 nats; gradient 0 beyond a cap"),
+      ("detached", _detached(spec)),
+      ("selection", _selection(spec)),
+      ("surrogate", surrogate),
+      ("trust region", spec.trust_region.describe(symbol, anchor)),
+      ("correction", _correction(spec)),
+      ("denominator", _denominator(spec)),
+      ("regularizers", spec.regularizers.describe()),
+      ("rewards", spec.shaping.describe()),
+      ("advantage", spec.advantage.describe()),
+      ("early stop", spec.stopping.describe()),
+  ]
+  return "\n".join(f"{name:<13} {text}" for name, text in lines)
+
+
+_ANCHORS = {
+    "proximal": "recomputed once before the first update on the batch",
+    "behavior": "recorded while sampling",
+}
+
+
+def _surrogate(spec: spec_lib.Spec, symbol: str) -> str:
+  part = spec.surrogate
+  if isinstance(part, surrogates.WeightedLogProb):
+    low = "0" if part.weight_min is None else f"{part.weight_min:g}"
+    high = "∞" if part.weight_max is None else f"{part.weight_max:g}"
+    return part.formula.format(r=symbol, bounds=f"[{low}, {high}]")
+  if isinstance(part, surrogates.Sigmoid):
+    return part.formula.format(
+        r=symbol, tau_positive=part.tau_positive, tau_negative=part.tau_negative
+    )
+  return part.formula.format(r=symbol)
+
+
+def _detached(spec: spec_lib.Spec) -> str:
+  found = [spec.ratio.detached, spec.surrogate.detached]
+  if spec.choice("trust_region") != "none":
+    found.append("what the trust region decides")
+  if spec.choice("weight") != "none":
+    found.append("the correction w")
+  found.append("A")
+  return "; ".join(f for f in found if f and f != "nothing")
+
+
+def _selection(spec: spec_lib.Spec) -> str:
+  if spec.choice("selection") == "none":
+    return "none"
+  part = spec.selection
+  return part.words.format(
+      anchor=spec.anchor,
+      selection_topk=part.selection_topk,
+      require_membership=part.require_membership,
+  )
+
+
+def _correction(spec: spec_lib.Spec) -> str:
+  ratio = "live/behavior" if spec.weighs_live_ratio else "proximal/behavior"
+  words = f"{spec.weight.describe()}; {spec.rejection.describe()}"
+  if words == "weight: none; rejection: none":
+    return "none"
+  return f"w = {ratio}; {words}"
+
+
+def _denominator(spec: spec_lib.Spec) -> str:
+  part = spec.aggregation
+  formula = part.formula
+  if spec.choice("aggregation") == "seq-mean-token-sum-norm":
+    formula = formula.format(horizon=part.horizon)
+  return f"{formula}: {part.words}"

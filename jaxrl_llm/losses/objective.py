@@ -1,0 +1,263 @@
+"""The contract of an objective: requirements, denominators, apply, describe.
+
+`apply` returns a weighted sum. All denominators are fixed by `denominators`
+over the whole mini-batch before it is split, so micro-batches simply add.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm import types
+from jaxrl_llm.losses import advantages as advantages_lib
+from jaxrl_llm.losses import corrections
+from jaxrl_llm.losses import description
+from jaxrl_llm.losses import diagnostics
+from jaxrl_llm.losses import masked
+from jaxrl_llm.losses import regularizers
+from jaxrl_llm.losses import spec as spec_lib
+from jaxrl_llm.losses import tokens as tokens_lib
+
+Array = jax.Array
+Spec = spec_lib.Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Requirements:
+  """What training must provide for a spec.
+
+  Attributes:
+    proximal: proximal_logprobs in the terms.
+    reference: reference log-probs, of the loss or of the reward.
+    token_rewards: `advantages` needs the tokens of `token_rewards`.
+    behavior_topk: K stored with the rollouts, 0 for none.
+    proximal_topk: K recomputed with the proximal log-probs, 0 for none.
+    entropy: live entropy in the terms.
+    statistics: `statistics` must be summed before `apply`.
+    key: a PRNG key, record ids and response positions in the terms.
+    group_baseline: groups of one are refused.
+    greedy_baseline: one greedy response per prompt.
+    correction_named: staleness behind a proximal anchor was addressed.
+    stop_deviation: see `should_stop`; None never stops.
+  """
+
+  proximal: bool
+  reference: bool
+  token_rewards: bool
+  behavior_topk: int
+  proximal_topk: int
+  entropy: bool
+  statistics: bool
+  key: bool
+  group_baseline: bool
+  greedy_baseline: bool
+  correction_named: bool
+  stop_deviation: float | None
+
+
+def requirements(spec: Spec) -> Requirements:
+  """Says what training must provide for the spec."""
+  behavior = spec.anchor == "behavior"
+  corrected = spec.choice("weight") != "none" and not behavior
+  rejects = spec.choice("rejection") != "none"
+  topk = max(spec.selection.topk, spec.trust_region.topk)
+  kl_reward = spec.shaping.kl_reward_coefficient > 0
+  return Requirements(
+      proximal=not behavior or corrected or rejects or kl_reward,
+      reference=spec.regularizers.kl_coefficient > 0 or kl_reward,
+      token_rewards=kl_reward or spec.advantage.per_token,
+      behavior_topk=topk if behavior else 0,
+      proximal_topk=0 if behavior else topk,
+      entropy=spec.regularizers.entropy_coefficient > 0,
+      statistics=spec.trust_region.needs_statistics,
+      key=spec.choice("selection") != "none",
+      group_baseline=spec.advantage.group_baseline,
+      greedy_baseline=spec.advantage.greedy_baseline,
+      correction_named=behavior or spec.correction_named,
+      stop_deviation=spec.stopping.stop_deviation,
+  )
+
+
+def should_stop(spec: Spec, metrics: Mapping[str, float]) -> bool:
+  """Whether the epochs on this rollout batch end before the next update.
+
+  Args:
+    spec: the objective.
+    metrics: finished metrics of the mini-batch about to update.
+  """
+  limit = spec.stopping.stop_deviation
+  return limit is not None and metrics["ratio_deviation"] > limit
+
+
+def advantages(
+    spec: Spec,
+    rewards: Array,
+    group_ids: Array,
+    lengths: Array,
+    *,
+    mask: Array | None = None,
+    token_rewards: Array | None = None,
+    greedy_rewards: Array | None = None,
+) -> Array:
+  """Advantages of the N sequences of a rollout batch.
+
+  Args:
+    spec: the objective.
+    rewards: float [N], NaN where the verifier failed.
+    group_ids: int [N] in [0, N).
+    lengths: [N], response tokens (True in the mask).
+    mask: bool [N, T] response tokens, where requirements.token_rewards.
+    token_rewards: float [N, T] from `token_rewards`, or None.
+    greedy_rewards: float [N], where requirements.greedy_baseline.
+
+  Returns:
+    float [N], or [N, T] where requirements.token_rewards and the advantage
+    depends on the token. 0 where the reward is not finite.
+  """
+  scores = shape_rewards(spec, rewards, lengths)
+  episodes = advantages_lib.Episodes(
+      scores=scores,
+      groups=jnp.asarray(group_ids, jnp.int32),
+      lengths=jnp.asarray(lengths, scores.dtype),
+      mask=mask,
+      token_rewards=token_rewards,
+      greedy_rewards=greedy_rewards,
+  )
+  return spec.advantage(episodes)
+
+
+def shape_rewards(spec: Spec, rewards: Array, lengths: Array) -> Array:
+  """float [N]: rewards with the overlong penalty of the spec, if any."""
+  rewards = jnp.asarray(rewards)
+  if spec.shaping.overlong_limit is None:
+    return rewards
+  return rewards + spec.shaping.overlong(jnp.asarray(lengths, rewards.dtype))
+
+
+def token_rewards(
+    spec: Spec, proximal: Array, reference: Array, mask: Array
+) -> Array:
+  """−β (log proximal − log reference) per token, 0 where masked, nats × β."""
+  gaps = masked.fill(proximal, mask) - masked.fill(reference, mask)
+  return -spec.shaping.kl_reward_coefficient * gaps
+
+
+def describe(spec: Spec) -> str:
+  """The objective in words and as a formula, with every number."""
+  return description.describe(spec)
+
+
+def denominators(spec: Spec, terms: types.Terms) -> dict[str, Array]:
+  """Per-token weights of each loss term, over the whole mini-batch.
+
+  Args:
+    spec: the objective.
+    terms: of the whole mini-batch; live fields are not read.
+
+  Returns:
+    Arrays [B, T] by term name: `policy`, and `kl`, `entropy` where the spec
+    has them; 0 where masked or rejected. Split with the rows.
+  """
+  spec = spec_lib.with_controls(spec, terms.controls)
+  dtype = tokens_lib.recorded_dtype(terms)
+  everything = masked.layout(terms.mask, terms.segment_ids, dtype)
+  kept = tokens_lib.kept(spec, terms, everything)
+  counted = everything
+  if spec.rejection.shrinks:
+    counted = masked.restrict(everything, kept)
+  policy = masked.fill(spec.aggregation.weights(counted), kept)
+  if spec.weight.normalized:
+    valid = masked.restrict(everything, kept)
+    weights = spec.weight(tokens_lib.log_weights(terms, valid), valid)
+    policy = policy / corrections.mean_weight(weights, valid, spec.weight.level)
+  if terms.weights is not None:
+    policy = policy * masked.fill(terms.weights, kept)
+  result = {"policy": policy}
+  for name in ("kl", "entropy"):
+    if getattr(spec.regularizers, f"{name}_coefficient"):
+      result[name] = spec.aggregation.weights(everything)
+  return jax.lax.stop_gradient(result)
+
+
+def statistics(spec: Spec, terms: types.Terms) -> Any:
+  """Sums over a micro-batch, from a gradient-free first pass; they add.
+
+  Only for a spec whose requirements ask for them.
+  """
+  spec = spec_lib.with_controls(spec, terms.controls)
+  tokens = tokens_lib.view(spec, terms)
+  log_ratios, _ = tokens_lib.ratio_logs(spec, tokens)
+  sums = spec.trust_region.statistics(log_ratios, tokens)
+  return jax.lax.stop_gradient(sums)
+
+
+def token_losses(
+    spec: Spec, terms: types.Terms, statistics: Any = None
+) -> tuple[Array, dict[str, Any]]:
+  """Policy loss of each token, before aggregation.
+
+  Args:
+    spec: the objective.
+    terms: of one micro-batch, with live log-probs.
+    statistics: of the whole mini-batch, where required.
+
+  Returns:
+    (losses [B, T], metrics); 0 where masked or rejected.
+  """
+  spec = spec_lib.with_controls(spec, terms.controls)
+  tokens = tokens_lib.view(spec, terms)
+  log_ratios, exempt = tokens_lib.ratio_logs(spec, tokens)
+  region = spec.trust_region(log_ratios, tokens, statistics)
+  region = region.exempting(exempt)
+  losses = spec.surrogate(
+      jnp.exp(log_ratios), region, tokens.advantages, tokens.logprobs
+  )
+  metrics = diagnostics.of_ratios(log_ratios, region, exempt, tokens)
+  if spec.choice("weight") != "none":
+    log_weights = tokens_lib.correction_logs(spec, tokens)
+    weights = spec.weight(log_weights, tokens.layout)
+    weights = jax.lax.stop_gradient(weights)
+    losses = losses * weights
+    metrics["correction"] = types.Moments.of(weights, tokens.layout.mask)
+  if spec.choice("rejection") != "none":
+    rejected = ~tokens.layout.mask
+    metrics["rejected"] = types.Mean.of(rejected, terms.mask)
+  return masked.fill(losses, tokens.layout.mask), metrics
+
+
+def apply(
+    spec: Spec,
+    terms: types.Terms,
+    weights: Mapping[str, Array],
+    statistics: Any = None,
+) -> types.LossOutput:
+  """The optimised scalar of one micro-batch and its metrics.
+
+  Args:
+    spec: the objective.
+    terms: of the micro-batch, with live log-probs.
+    weights: rows of `denominators` that belong to the micro-batch.
+    statistics: sums over the mini-batch, where required.
+  """
+  losses, metrics = token_losses(spec, terms, statistics)
+  sums = {"policy": jnp.sum(losses * weights["policy"])}
+  static = spec.regularizers
+  numbers = spec_lib.with_controls(spec, terms.controls).regularizers
+  if static.kl_coefficient:
+    live = masked.fill(terms.logprobs, terms.mask)
+    reference = masked.fill(terms.reference_logprobs, terms.mask)
+    kl = regularizers.ESTIMATORS[static.kl_estimator](live, reference)
+    sums["kl"] = numbers.kl_coefficient * jnp.sum(kl * weights["kl"])
+    metrics["kl/reference"] = types.Mean.of(
+        jax.lax.stop_gradient(kl), terms.mask
+    )
+  if static.entropy_coefficient:
+    entropy = masked.fill(terms.entropy, terms.mask)
+    bonus = jnp.sum(entropy * weights["entropy"])
+    sums["entropy"] = -numbers.entropy_coefficient * bonus
+  metrics |= diagnostics.of_policies(terms, terms.mask)
+  metrics |= diagnostics.of_losses(sums)
+  return types.LossOutput(sum(sums.values()), metrics)

@@ -1,0 +1,108 @@
+"""What the parts of a policy objective see of one micro-batch."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm import types
+from jaxrl_llm.losses import masked
+
+Array = jax.Array
+
+# Each token's log-ratio is clamped to ± this many nats before any sum.
+LOG_RATIO_CLAMP = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+  """Masked log-probs of one micro-batch; all float arrays are [B, T].
+
+  Attributes:
+    layout: where the response tokens of each sequence lie.
+    logprobs: live log π, nats, 0 where masked; the differentiable input.
+    anchor_logprobs: log-probs of the anchor policy, nats, 0 where masked.
+    advantages: A_t, 0 where masked; a constant.
+    terms: everything else, masked entries undefined.
+  """
+
+  layout: masked.Layout
+  logprobs: Array
+  anchor_logprobs: Array
+  advantages: Array
+  terms: types.Terms
+
+  @property
+  def detached_logprobs(self) -> Array:
+    """Live log π without its gradient."""
+    return jax.lax.stop_gradient(self.logprobs)
+
+  def log_ratios(self) -> Array:
+    """Clamped ℓ_t = log π_t − log anchor_t; gradient 0 beyond the clamp."""
+    return masked.clamp(
+        self.logprobs - self.anchor_logprobs,
+        -LOG_RATIO_CLAMP,
+        LOG_RATIO_CLAMP,
+    )
+
+
+def recorded_dtype(terms: types.Terms) -> jnp.dtype:
+  """Float type of the recorded log-probs."""
+  for values in (terms.proximal_logprobs, terms.behavior_logprobs):
+    if values is not None:
+      return values.dtype
+  raise ValueError(
+      "terms: expected proximal_logprobs or behavior_logprobs, found neither."
+  )
+
+
+def log_weights(terms: types.Terms, where: masked.Layout) -> Array:
+  """Clamped log w = log proximal − log behavior, 0 where masked, [B, T]."""
+  gaps = masked.fill(terms.proximal_logprobs, where.mask) - masked.fill(
+      terms.behavior_logprobs, where.mask
+  )
+  return masked.clamp(gaps, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
+
+
+def correction_logs(spec: Any, tokens: Tokens) -> Array:
+  """Log-weights that the correction reads; log ρ in bypass REINFORCE."""
+  if spec.weighs_live_ratio:
+    return jax.lax.stop_gradient(tokens.log_ratios())
+  return log_weights(tokens.terms, tokens.layout)
+
+
+def kept(spec: Any, terms: types.Terms, where: masked.Layout) -> Array:
+  """bool [B, T]: response tokens that no rejection removed."""
+  if spec.choice("rejection") == "none":
+    return where.mask
+  return spec.rejection.keeps(log_weights(terms, where), where)
+
+
+def view(spec: Any, terms: types.Terms) -> Tokens:
+  """What the parts of a spec see: masked, rejected tokens taken out."""
+  where = masked.layout(terms.mask, terms.segment_ids, terms.logprobs.dtype)
+  if spec.choice("rejection") != "none":
+    where = masked.restrict(where, kept(spec, terms, where))
+  anchor = getattr(terms, f"{spec.anchor}_logprobs")
+  return Tokens(
+      layout=where,
+      logprobs=masked.fill(terms.logprobs, where.mask),
+      anchor_logprobs=jax.lax.stop_gradient(masked.fill(anchor, where.mask)),
+      advantages=jax.lax.stop_gradient(
+          masked.fill(terms.advantages, where.mask)
+      ),
+      terms=terms,
+  )
+
+
+def ratio_logs(spec: Any, tokens: Tokens) -> tuple[Array, Array]:
+  """(log-ratios [B, T] of the ratio part, exempt mask of the selection)."""
+  log_ratios = tokens.log_ratios()
+  exempt = spec.selection.exempt(tokens)
+  if spec.choice("selection") == "none":
+    return spec.ratio(log_ratios, tokens.layout), exempt
+  where = masked.restrict(tokens.layout, ~exempt)
+  log_ratios = spec.ratio(masked.fill(log_ratios, where.mask), where)
+  on_policy = tokens.logprobs - tokens.detached_logprobs
+  return jnp.where(exempt, on_policy, log_ratios), exempt

@@ -1,0 +1,107 @@
+"""Combinations of parts without meaning, each refused with its reason."""
+
+from jaxrl_llm.losses import corrections
+from jaxrl_llm.losses import masked
+from jaxrl_llm.losses import surrogates
+from jaxrl_llm.losses import trust_regions
+from jaxrl_llm.losses.spec import Spec
+
+
+def validate(spec: Spec) -> None:
+  """Raises ValueError with the first reason why the spec has no meaning."""
+  for rule in (_corrections, _surrogates, _regions, _denominators):
+    reason = rule(spec)
+    if reason:
+      raise ValueError(f"objective {spec.name}: {reason}")
+
+
+def _corrections(spec: Spec) -> str:
+  if spec.anchor != "behavior":
+    return ""
+  weight = spec.choice("weight")
+  on_ratio = weight in ("tis", "icepop") and spec.weighs_live_ratio
+  if weight != "none" and not on_ratio:
+    return (
+        f"correction={weight} with anchor=behavior applies w twice: the ratio "
+        "live/behavior already contains w = proximal/behavior; use "
+        "anchor=proximal or correction=none."
+    )
+  if on_ratio and spec.weight.normalized:
+    return (
+        "correction_normalize with anchor=behavior needs the live ratio of "
+        "the whole mini-batch; set it to False."
+    )
+  if isinstance(spec.rejection, corrections.Rejection):
+    return (
+        "correction=rejection with anchor=behavior rejects nothing: without a "
+        "proximal policy w is 1 everywhere; use anchor=proximal."
+    )
+  return ""
+
+
+def _surrogates(spec: Spec) -> str:
+  region, surrogate = spec.trust_region, spec.surrogate
+  if isinstance(surrogate, surrogates.Sigmoid) and not isinstance(
+      region, trust_regions.NoRegion
+  ):
+    return (
+        "surrogate=sigmoid is its own smooth trust region; set "
+        "trust_region=none."
+    )
+  weighted = isinstance(surrogate, surrogates.WeightedLogProb)
+  if isinstance(region, trust_regions.Taper) and not weighted:
+    return (
+        "trust_region=taper bounds a detached weight; use "
+        "surrogate=weighted_log_prob."
+    )
+  if weighted and None not in (surrogate.weight_min, surrogate.weight_max):
+    if surrogate.weight_min > surrogate.weight_max:
+      return (
+          f"weight_min = {surrogate.weight_min:g} exceeds weight_max = "
+          f"{surrogate.weight_max:g}."
+      )
+  return ""
+
+
+def _regions(spec: Spec) -> str:
+  region = spec.trust_region
+  if isinstance(region, trust_regions.PositionClip) and spec.ratio.shared:
+    return (
+        "trust_region=position_clip grows with the token's position, but "
+        f"ratio={spec.choice('ratio')} has one value per sequence; use "
+        "ratio=cumulative or trust_region=clip."
+    )
+  return ""
+
+
+def _denominators(spec: Spec) -> str:
+  mode = spec.aggregation
+  if isinstance(mode, masked.SequenceMeanTokenSumNorm):
+    if mode.horizon is None:
+      return (
+          "aggregation=seq-mean-token-sum-norm divides by a horizon; set "
+          "objective.horizon in tokens, for example sampling.max_new_tokens."
+      )
+  rejection = spec.rejection
+  if isinstance(rejection, corrections.Rejection):
+    low = rejection.rejection_low
+    if low is not None and low > rejection.rejection_high:
+      return (
+          f"rejection_low = {low:g} exceeds rejection_high = "
+          f"{rejection.rejection_high:g}."
+      )
+  weight = spec.weight
+  if isinstance(weight, corrections.IcePop):
+    if weight.correction_low > weight.correction_high:
+      return (
+          f"correction_low = {weight.correction_low:g} exceeds "
+          f"correction_high = {weight.correction_high:g}."
+      )
+  shaping = spec.shaping
+  if shaping.overlong_limit is not None:
+    if shaping.overlong_buffer > shaping.overlong_limit:
+      return (
+          f"overlong_buffer = {shaping.overlong_buffer} exceeds "
+          f"overlong_limit = {shaping.overlong_limit} tokens."
+      )
+  return ""
