@@ -113,6 +113,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.objective.name = "ctpo"
   # Policy under the ratio: proximal or behavior.
   config.objective.anchor = placeholder(str)
+  # Proximal log-probs: recomputed by the trainer, or loglinear between
+  # behavior and live by policy version.
+  config.objective.proximal = placeholder(str)
   # For the gap between behavior and proximal: none, tis, icepop, decoupled,
   # rejection, bypass (mis = rejection); join a weight and rejection by +.
   config.objective.correction = placeholder(str)
@@ -124,12 +127,13 @@ def get_config() -> ml_collections.ConfigDict:
   # Loss of a token: ratio, weighted_log_prob, log_prob, sigmoid.
   config.objective.surrogate = placeholder(str)
   # Which tokens an update may move: none, clip, position_clip,
-  # prefix_budget, divergence, product_clip, taper.
+  # prefix_budget, divergence, product_clip, adaptive_clip, taper.
   config.objective.trust_region = placeholder(str)
   # Denominator of the policy loss: token-mean, seq-mean-token-mean,
   # seq-mean-token-sum, seq-mean-token-sum-norm, token-sum.
   config.objective.aggregation = placeholder(str)
-  # Advantage of a response: group_std, group_mean, leave_one_out, reward.
+  # Advantage of a response: group_std, group_mean, leave_one_out, reward,
+  # whitened, group_whitened, greedy_baseline.
   config.objective.advantage = placeholder(str)
   # K of the sis envelope: top ids of the anchor policy.
   config.objective.selection_topk = placeholder(int)
@@ -166,10 +170,11 @@ def get_config() -> ml_collections.ConfigDict:
   # Sampled token outside the top-K: union adds it, replace drops the last
   # of the top-K for it.
   config.objective.topk_add = placeholder(str)
-  # δ: largest divergence of one token, in units of the divergence.
+  # δ: largest divergence of one token; unset: 0.15 for TV, 0.05 for KL
+  # (divergence) or 0.1 for KL (prefix_budget).
   config.objective.delta = placeholder(float)
-  # δ_b: divergence that each token of the prefix adds to the budget; the
-  # floor of a dynamic budget.
+  # δ_b: divergence that each token of the prefix adds to the budget, floor
+  # of a dynamic budget; unset: 0.015 for TV, 0.002 for KL.
   config.objective.delta_b = placeholder(float)
   # ω_min: weight of the last response token's divergence (the first's is
   # 1).
@@ -186,6 +191,21 @@ def get_config() -> ml_collections.ConfigDict:
   config.objective.alpha = placeholder(float)
   # A token with |r A| exactly α: keep its gradient, or cut (strict).
   config.objective.boundary = placeholder(str)
+  # Clip width of a bin whose ratios are equal.
+  config.objective.epsilon_base = placeholder(float)
+  # Clip width added per unit of the bin's std of ratios.
+  config.objective.epsilon_slope = placeholder(float)
+  # Smallest adaptive clip width.
+  config.objective.epsilon_min = placeholder(float)
+  # Largest adaptive clip width.
+  config.objective.epsilon_max = placeholder(float)
+  # Equal bins of [0, 1] that tokens fall into by probability.
+  config.objective.probability_bins = placeholder(int)
+  # Probability that bins a token: of the current or the behavior policy.
+  config.objective.bin_by = placeholder(str)
+  # Tokens behind the std: minibatch, or microbatch (results then depend on
+  # the micro-batch size).
+  config.objective.statistics_scope = placeholder(str)
   # Branch of a reward of exactly 0: positive (weight 1) or negative (weight
   # min(ratio, 1)).
   config.objective.taper_zero = placeholder(str)
@@ -198,6 +218,11 @@ def get_config() -> ml_collections.ConfigDict:
   # Advantage of a group of one: zero, or verl's (the reward itself, over 1
   # + std_epsilon with group_std).
   config.objective.singleton = placeholder(str)
+  # Γ per token of the reward to go.
+  config.objective.discount = placeholder(float)
+  # Remax: R − greedy R is cut to ± this and a token adds its own reward
+  # only; unset: reward to go, uncut.
+  config.objective.difference_clip = placeholder(float)
   # C: largest weight of tis, w = proximal/behavior.
   config.objective.correction_cap = placeholder(float)
   # Weights per token, per sequence (product of the tokens') or geometric

@@ -9,7 +9,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.losses import kernels
 from jaxrl_llm.losses import parts
 
 Array = jax.Array
@@ -94,7 +93,7 @@ def _singleton(
   return jnp.where(episodes.valid, advantages, 0.0)
 
 
-_SINGLETON = dict(
+SINGLETON = dict(
     doc=(
         "advantage of a group of one: zero, or verl's (the reward itself, over"
         " 1 + std_epsilon with group_std)"
@@ -114,7 +113,7 @@ class GroupStd(parts.Part):
   std_epsilon: float = parts.key(
       1e-6, "added to the group's std, in units of reward", at_least=0.0
   )
-  singleton: str = parts.key("zero", **_SINGLETON)
+  singleton: str = parts.key("zero", **SINGLETON)
 
   group_baseline = True
   greedy_baseline = False
@@ -144,7 +143,7 @@ class GroupStd(parts.Part):
 class GroupMean(parts.Part):
   """Dr.GRPO: R − mean."""
 
-  singleton: str = parts.key("zero", **_SINGLETON)
+  singleton: str = parts.key("zero", **SINGLETON)
 
   group_baseline = True
   greedy_baseline = False
@@ -163,7 +162,7 @@ class GroupMean(parts.Part):
 class LeaveOneOut(parts.Part):
   """RLOO: R_i − mean of the others = (R_i − mean) G / (G − 1)."""
 
-  singleton: str = parts.key("zero", **_SINGLETON)
+  singleton: str = parts.key("zero", **SINGLETON)
 
   group_baseline = True
   greedy_baseline = False

@@ -5,12 +5,15 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl_llm.losses import adaptive
 from jaxrl_llm.losses import advantages
 from jaxrl_llm.losses import budgets
+from jaxrl_llm.losses import corrections
 from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import ratios
 from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.losses import surrogates
+from jaxrl_llm.losses import token_advantages
 from jaxrl_llm.losses import trust_regions
 from jaxrl_llm.losses import validation
 
@@ -110,7 +113,7 @@ _ALGORITHMS = (
         "2606.10968",
         anchor="behavior",
         trust_region=budgets.PrefixBudget(
-            divergence="binary_tv", delta=0.15, delta_b=0.015, omega_min=0.8
+            divergence="binary_tv", omega_min=0.8, budget="fixed", gate="hard"
         ),
         aggregation=masked.TokenMean(),
         advantage=advantages.GroupStd(),
@@ -123,10 +126,154 @@ _ALGORITHMS = (
         aggregation=masked.TokenMean(),
         advantage=advantages.LeaveOneOut(),
     ),
+    _algorithm(
+        "gspo_token",
+        "Group Sequence Policy Optimization, token form",
+        "2507.18071",
+        ratio=ratios.SequenceMeanToken(),
+        trust_region=trust_regions.Clip(clip_low=3e-4, clip_high=4e-4),
+        aggregation=masked.SequenceMeanTokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "ctpo_geomean",
+        "Cumulative Token Policy Optimization, geometric mean of the prefix",
+        "2605.07331",
+        ratio=ratios.CumulativeMean(),
+        trust_region=trust_regions.PositionClip(
+            log_clip_low=0.025, log_clip_high=0.05, power=-0.5
+        ),
+        aggregation=masked.SequenceMeanTokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "dppo_divergence",
+        "Divergence Proximal Policy Optimization",
+        "2602.04879",
+        anchor="behavior",
+        trust_region=trust_regions.DivergenceMask(divergence="binary_tv"),
+        aggregation=masked.TokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "acpo_advantage",
+        "Advantage Clipped Policy Optimization",
+        "2609.36816",
+        trust_region=trust_regions.ProductClip(alpha=3.0),
+        aggregation=masked.TokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "acpo_adaptive",
+        "Adaptive Clip Policy Optimization",
+        "2606.22570",
+        trust_region=adaptive.AdaptiveClip(
+            epsilon_base=0.2,
+            epsilon_slope=3.0,
+            epsilon_min=0.0,
+            epsilon_max=3.0,
+            dual_clip=3.0,
+        ),
+        aggregation=masked.SequenceMeanTokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "sis",
+        "Turning Off-Policy Tokens On-Policy: Selective Importance Sampling",
+        "2607.04728",
+        selection=ratios.SelectiveImportanceSampling(selection_topk=100),
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        aggregation=masked.SequenceMeanTokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "reinforce_pp",
+        "REINFORCE++",
+        "2501.03262",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        aggregation=masked.TokenMean(),
+        advantage=token_advantages.Whitened(discount=1.0),
+    ),
+    _algorithm(
+        "reinforce_pp_baseline",
+        "REINFORCE++ with a group baseline",
+        "2501.03262",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        aggregation=masked.TokenMean(),
+        advantage=token_advantages.GroupWhitened(),
+    ),
+    _algorithm(
+        "remax",
+        "ReMax: REINFORCE with a greedy baseline",
+        "2310.10505",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        aggregation=masked.TokenMean(),
+        advantage=token_advantages.GreedyBaseline(),
+    ),
+    _algorithm(
+        "sapo",
+        "Soft Adaptive Policy Optimization",
+        "2511.20347",
+        surrogate=surrogates.Sigmoid(tau_positive=1.0, tau_negative=1.05),
+        trust_region=trust_regions.NoRegion(),
+        aggregation=masked.SequenceMeanTokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "topr",
+        "Tapered Off-Policy REINFORCE",
+        "2503.14286",
+        anchor="behavior",
+        ratio=ratios.Sequence(),
+        surrogate=surrogates.WeightedLogProb(),
+        trust_region=trust_regions.Taper(taper_zero="positive"),
+        aggregation=masked.SequenceMeanTokenSum(),
+        advantage=advantages.Reward(),
+    ),
+    _algorithm(
+        "decoupled_ppo",
+        "AReaL: decoupled PPO objective",
+        "2505.24298",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        weight=corrections.Decoupled(),
+        correction_named=True,
+        aggregation=masked.TokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "espo",
+        "You May Not Need Ratio Clipping in PPO",
+        "2202.00079",
+        trust_region=trust_regions.NoRegion(),
+        stopping=spec_lib.Stopping(stop_deviation=0.25),
+        aggregation=masked.TokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "bypass_reinforce",
+        "REINFORCE weighted by the truncated live/behavior ratio",
+        "",
+        anchor="behavior",
+        surrogate=surrogates.LogProb(),
+        trust_region=trust_regions.NoRegion(),
+        weight=corrections.TruncatedImportanceSampling(correction_cap=2.0),
+        aggregation=masked.TokenMean(),
+        advantage=advantages.GroupStd(),
+    ),
 )
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in _ALGORITHMS}
 KEYS: dict[str, tuple[type, str]] = spec_lib.known_keys()
+
+
+def table() -> str:
+  """The registry as a Markdown table."""
+  rows = ["| name | paper | arXiv |", "|---|---|---|"]
+  for algorithm in _ALGORITHMS:
+    arxiv = algorithm.arxiv
+    link = f"[{arxiv}](https://arxiv.org/abs/{arxiv})" if arxiv else "–"
+    rows.append(f"| `{algorithm.name}` | {algorithm.title} | {link} |")
+  return "\n".join(rows)
 
 
 def build(overrides: Mapping[str, Any]) -> Spec:

@@ -41,15 +41,16 @@ class Spending:
 class PrefixBudget(divergences.Divergence):
   """CPPO (arXiv 2606.10968) Eq 8 and 10, Eq 19-20 soft, Eq 22 dynamic."""
 
-  delta: float = parts.key(
-      0.15,
-      "δ: largest divergence of one token, in units of the divergence",
+  delta: float | None = parts.key(
+      None,
+      "δ: largest divergence of one token; unset: 0.15 for TV, 0.05 for KL"
+      " (divergence) or 0.1 for KL (prefix_budget)",
       above=0.0,
   )
-  delta_b: float = parts.key(
-      0.015,
-      "δ_b: divergence that each token of the prefix adds to the budget; the"
-      " floor of a dynamic budget",
+  delta_b: float | None = parts.key(
+      None,
+      "δ_b: divergence that each token of the prefix adds to the budget, floor"
+      " of a dynamic budget; unset: 0.015 for TV, 0.002 for KL",
       at_least=0.0,
   )
   omega_min: float = parts.key(
@@ -77,6 +78,20 @@ class PrefixBudget(divergences.Divergence):
 
   needs_statistics = False
 
+  @property
+  def threshold(self) -> Array | float:
+    """δ, by kind of divergence where unset."""
+    if self.delta is not None:
+      return self.delta
+    return 0.15 if self.kind == "tv" else 0.1
+
+  @property
+  def rate(self) -> Array | float:
+    """δ_b or its floor, by kind of divergence where unset."""
+    if self.delta_b is not None:
+      return self.delta_b
+    return 0.015 if self.kind == "tv" else 0.002
+
   def idle_keys(self) -> frozenset[str]:
     idle = super().idle_keys()
     if self.budget == "fixed":
@@ -90,7 +105,7 @@ class PrefixBudget(divergences.Divergence):
     steps = jnp.maximum(layout.lengths - 1.0, 1.0)
     omegas = 1.0 - (1.0 - self.omega_min) / steps * (layout.positions - 1.0)
     omegas = masked.fill(omegas, layout.mask)
-    rates = jnp.full_like(omegas, self.delta_b)
+    rates = jnp.full_like(omegas, self.rate)
     if self.budget == "dynamic":
       quantiles = masked.sequence_quantiles(
           measured, layout, self.budget_quantile
@@ -101,7 +116,7 @@ class PrefixBudget(divergences.Divergence):
         kernels.prefix_budgets, kernels.prefix_budgets_parallel
     )
     budgets, shares = jax.vmap(kernel, in_axes=(0, 0, 0, 0, None))(
-        costs, rates * omegas, layout.mask, layout.starts, self.delta
+        costs, rates * omegas, layout.mask, layout.starts, self.threshold
     )
     return Spending(
         measured,
@@ -122,7 +137,7 @@ class PrefixBudget(divergences.Divergence):
     ratios = jax.lax.stop_gradient(jnp.exp(log_ratios))
     away = trust_regions.away(log_ratios, tokens.advantages)
     if self.gate == "soft":
-      excess = jnp.maximum(spending.costs / self.delta, spending.shares)
+      excess = jnp.maximum(spending.costs / self.threshold, spending.shares)
       gates = jnp.where(away, 1.0 / jnp.maximum(excess, 1.0), 1.0)
       active = jnp.ones_like(away)
     else:
@@ -132,16 +147,16 @@ class PrefixBudget(divergences.Divergence):
     return surrogates.Region(active, values, gates, spending.shares)
 
   def describe(self, r: str, anchor: str) -> str:
-    rate = f"{self.delta_b:g}"
+    rate = f"{self.rate:g}"
     if self.budget == "dynamic":
       rate = (
           f"the {self.budget_quantile:g}-quantile of the sequence's D within "
-          f"[{self.delta_b:g}, {self.budget_cap * self.delta_b:g}]"
+          f"[{self.rate:g}, {self.budget_cap * self.rate:g}]"
       )
     action = "dropped" if self.gate == "hard" else "scaled by 1/excess"
     return (
         f"{action} where A ({r} − 1) > 0 and ω_t D_t > c_t = min(δ, δ + δ_b "
-        f"W_{{t−1}} − S_{{t−1}}), δ = {self.delta:g}, δ_b = {rate}, ω from 1 "
+        f"W_{{t−1}} − S_{{t−1}}), δ = {self.threshold:g}, δ_b = {rate}, ω from 1 "
         f"to {self.omega_min:g} over the response, W and S prefix sums of ω "
         f"and ωD; " + self.describe_divergence(anchor)
     )

@@ -21,7 +21,7 @@ def describe(spec: spec_lib.Spec) -> str:
   lines = [
       ("objective", spec.name),
       ("loss", "L = Σ_it a_it w_it ℓ_it + regularizers, minimised"),
-      ("anchor", f"{anchor} ({_ANCHORS[anchor]})"),
+      ("anchor", f"{anchor} ({_anchor(spec)})"),
       ("ratio", spec.ratio.formula.format(anchor=anchor)),
       ("clamp", "token log-ratios to ±20 nats; gradient 0 beyond a cap"),
       ("detached", _detached(spec)),
@@ -38,10 +38,12 @@ def describe(spec: spec_lib.Spec) -> str:
   return "\n".join(f"{name:<13} {text}" for name, text in lines)
 
 
-_ANCHORS = {
-    "proximal": "recomputed once before the first update on the batch",
-    "behavior": "recorded while sampling",
-}
+def _anchor(spec: spec_lib.Spec) -> str:
+  if spec.anchor == "behavior":
+    return "recorded while sampling"
+  if spec.proximal == "loglinear":
+    return "log-linear between behavior and π, one version behind π; detached"
+  return "recomputed once before the first update on the batch"
 
 
 def _surrogate(spec: spec_lib.Spec, symbol: str) -> str:
@@ -58,13 +60,13 @@ def _surrogate(spec: spec_lib.Spec, symbol: str) -> str:
 
 
 def _detached(spec: spec_lib.Spec) -> str:
-  found = [spec.ratio.detached, spec.surrogate.detached]
+  found = [spec.surrogate.detached or spec.ratio.detached]
   if spec.choice("trust_region") != "none":
     found.append("what the trust region decides")
   if spec.choice("weight") != "none":
     found.append("the correction w")
   found.append("A")
-  return "; ".join(f for f in found if f and f != "nothing")
+  return "; ".join(f for f in found if f)
 
 
 def _selection(spec: spec_lib.Spec) -> str:

@@ -74,6 +74,11 @@ class Divergence(parts.Part):
     """Top-K entries of the anchor that must be stored."""
     return self.divergence_topk if self.divergence.startswith("topk") else 0
 
+  @property
+  def kind(self) -> str:
+    """tv or kl."""
+    return self.divergence.split("_")[1]
+
   def idle_keys(self) -> frozenset[str]:
     if self.topk:
       return frozenset()
@@ -82,11 +87,7 @@ class Divergence(parts.Part):
   def divergences(self, tokens: tokens_lib.Tokens) -> Array:
     """float [B, T]: D_t ≥ 0, 0 where masked."""
     anchor, live = self._distributions(tokens)
-    measure = (
-        total_variation
-        if self.divergence.endswith("tv")
-        else kullback_leibler
-    )
+    measure = total_variation if self.kind == "tv" else kullback_leibler
     measured = jax.lax.stop_gradient(measure(anchor, live))
     return masked.fill(measured, tokens.layout.mask)
 
@@ -106,10 +107,10 @@ class Divergence(parts.Part):
 
   def describe_divergence(self, anchor: str) -> str:
     """The divergence in words."""
-    support, kind = self.divergence.split("_")
-    measure = "½ Σ|{0} − π|" if kind == "tv" else "Σ {0} log({0}/π)"
+    total = self.kind == "tv"
+    measure = "½ Σ|{0} − π|" if total else "Σ {0} log({0}/π)"
     over = "sampled token against the rest"
-    if support == "topk":
+    if self.topk:
       over = (
           f"top {self.topk} of {anchor}, the sampled token ({self.topk_add})"
           " and the rest"

@@ -31,6 +31,7 @@ class Requirements:
 
   Attributes:
     proximal: proximal_logprobs in the terms.
+    versions: versions in the terms and the control `policy_version`.
     reference: reference log-probs, of the loss or of the reward.
     token_rewards: `advantages` needs the tokens of `token_rewards`.
     behavior_topk: K stored with the rollouts, 0 for none.
@@ -45,6 +46,7 @@ class Requirements:
   """
 
   proximal: bool
+  versions: bool
   reference: bool
   token_rewards: bool
   behavior_topk: int
@@ -65,8 +67,11 @@ def requirements(spec: Spec) -> Requirements:
   rejects = spec.choice("rejection") != "none"
   topk = max(spec.selection.topk, spec.trust_region.topk)
   kl_reward = spec.shaping.kl_reward_coefficient > 0
+  reads_proximal = not behavior or corrected or rejects or kl_reward
+  loglinear = spec.proximal == "loglinear"
   return Requirements(
-      proximal=not behavior or corrected or rejects or kl_reward,
+      proximal=reads_proximal and not loglinear,
+      versions=loglinear,
       reference=spec.regularizers.kl_coefficient > 0 or kl_reward,
       token_rewards=kl_reward or spec.advantage.per_token,
       behavior_topk=topk if behavior else 0,
@@ -188,6 +193,7 @@ def statistics(spec: Spec, terms: types.Terms) -> Any:
   Only for a spec whose requirements ask for them.
   """
   spec = spec_lib.with_controls(spec, terms.controls)
+  terms = tokens_lib.with_proximal(spec, terms)
   tokens = tokens_lib.view(spec, terms)
   log_ratios, _ = tokens_lib.ratio_logs(spec, tokens)
   sums = spec.trust_region.statistics(log_ratios, tokens)
@@ -208,6 +214,7 @@ def token_losses(
     (losses [B, T], metrics); 0 where masked or rejected.
   """
   spec = spec_lib.with_controls(spec, terms.controls)
+  terms = tokens_lib.with_proximal(spec, terms)
   tokens = tokens_lib.view(spec, terms)
   log_ratios, exempt = tokens_lib.ratio_logs(spec, tokens)
   region = spec.trust_region(log_ratios, tokens, statistics)
@@ -258,6 +265,7 @@ def apply(
     entropy = masked.fill(terms.entropy, terms.mask)
     bonus = jnp.sum(entropy * weights["entropy"])
     sums["entropy"] = -numbers.entropy_coefficient * bonus
-  metrics |= diagnostics.of_policies(terms, terms.mask)
+  resolved = tokens_lib.with_proximal(spec, terms)
+  metrics |= diagnostics.of_policies(resolved, terms.mask)
   metrics |= diagnostics.of_losses(sums)
   return types.LossOutput(sum(sums.values()), metrics)

@@ -31,7 +31,7 @@ class Token(parts.Part):
   """r_t = π(y_t|s_t) / anchor(y_t|s_t)."""
 
   formula = "log r_t = log π_t − log {anchor}_t"
-  detached = "nothing"
+  detached = ""
   shared = False
 
   def __call__(self, log_ratios: Array, where: masked.Layout) -> Array:
@@ -76,7 +76,7 @@ class Sequence(parts.Part):
   """Product over the whole response, at every token of it."""
 
   formula = "log s = Σ_j (log π_j − log {anchor}_j), at most 20"
-  detached = "nothing: gradient through every token of the response"
+  detached = ""
   shared = True
 
   def __call__(self, log_ratios: Array, where: masked.Layout) -> Array:
@@ -93,7 +93,7 @@ class SequenceMean(parts.Part):
   """Geometric mean over the response (GSPO, arXiv 2507.18071)."""
 
   formula = "log s = (1/n) Σ_j (log π_j − log {anchor}_j), at most 20"
-  detached = "nothing: gradient through every token of the response"
+  detached = ""
   shared = True
 
   def __call__(self, log_ratios: Array, where: masked.Layout) -> Array:

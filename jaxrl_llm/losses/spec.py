@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl_llm.losses import adaptive
 from jaxrl_llm.losses import advantages
 from jaxrl_llm.losses import budgets
 from jaxrl_llm.losses import corrections
@@ -13,9 +14,13 @@ from jaxrl_llm.losses import parts
 from jaxrl_llm.losses import ratios
 from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import surrogates
+from jaxrl_llm.losses import token_advantages
 from jaxrl_llm.losses import trust_regions
 
 ANCHORS = ("proximal", "behavior")
+PROXIMALS = ("recomputed", "loglinear")
+# Control that carries the live policy's version, not a number of a part.
+VERSION_CONTROL = "policy_version"
 
 TRUST_REGIONS = {
     "none": trust_regions.NoRegion,
@@ -24,8 +29,11 @@ TRUST_REGIONS = {
     "prefix_budget": budgets.PrefixBudget,
     "divergence": trust_regions.DivergenceMask,
     "product_clip": trust_regions.ProductClip,
+    "adaptive_clip": adaptive.AdaptiveClip,
     "taper": trust_regions.Taper,
 }
+
+ADVANTAGES = advantages.ADVANTAGES | token_advantages.TOKEN_ADVANTAGES
 
 # Keys that choose a part, and the parts on offer.
 SLOTS = {
@@ -34,7 +42,7 @@ SLOTS = {
     "surrogate": (surrogates.SURROGATES, "loss of a token"),
     "trust_region": (TRUST_REGIONS, "which tokens an update may move"),
     "aggregation": (masked.AGGREGATIONS, "denominator of the policy loss"),
-    "advantage": (advantages.ADVANTAGES, "advantage of a response"),
+    "advantage": (ADVANTAGES, "advantage of a response"),
 }
 CORRECTION_WORDS = ("none", "tis", "icepop", "decoupled", "rejection", "bypass")
 _ALIASES = {"mis": "rejection"}
@@ -70,6 +78,7 @@ class Spec:
 
   name: str
   anchor: str = "proximal"
+  proximal: str = "recomputed"
   ratio: parts.Part = ratios.Token()
   selection: parts.Part = ratios.NoSelection()
   surrogate: parts.Part = surrogates.Ratio()
@@ -124,6 +133,11 @@ def known_keys() -> dict[str, tuple[type, str]]:
   keys = {
       "name": (str, "name in the registry"),
       "anchor": (str, "policy under the ratio: " + " or ".join(ANCHORS)),
+      "proximal": (
+          str,
+          "proximal log-probs: recomputed by the trainer, or loglinear between"
+          " behavior and live by policy version",
+      ),
       "correction": (
           str,
           "for the gap between behavior and proximal: "
@@ -165,6 +179,8 @@ def override(spec: Spec, overrides: Mapping[str, Any]) -> Spec:
 def with_controls(spec: Spec, controls: Mapping[str, Any]) -> Spec:
   """The spec with numbers replaced by traced scalars of the same key."""
   for key, value in controls.items():
+    if key == VERSION_CONTROL:
+      continue
     owner = _owner(spec, key)
     part = dataclasses.replace(getattr(spec, owner), **{key: value})
     spec = dataclasses.replace(spec, **{owner: part})
@@ -185,10 +201,13 @@ def _choose(spec: Spec, fields: dict[str, Any]) -> Spec:
   shared = chosen.get("ratio", spec.ratio).shared
   if "ratio" in chosen and shared and "aggregation" not in chosen:
     chosen["aggregation"] = masked.SequenceMeanTokenMean()
-  anchor = fields.pop("anchor", None)
-  if anchor is not None and anchor not in ANCHORS:
-    raise ValueError(_bad_word("anchor", anchor, ANCHORS))
-  spec = dataclasses.replace(spec, anchor=anchor or spec.anchor, **chosen)
+  for word, options in (("anchor", ANCHORS), ("proximal", PROXIMALS)):
+    if word in fields:
+      chosen[word] = fields.pop(word)
+      if chosen[word] not in options:
+        raise ValueError(_bad_word(word, chosen[word], options))
+  anchor = chosen.get("anchor")
+  spec = dataclasses.replace(spec, **chosen)
   words = fields.pop("correction", None)
   return spec if words is None else _correct(spec, words, anchor)
 

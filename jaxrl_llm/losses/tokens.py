@@ -65,6 +65,39 @@ def log_weights(terms: types.Terms, where: masked.Layout) -> Array:
   return masked.clamp(gaps, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
 
 
+def loglinear_proximal(
+    logprobs: Array, behavior: Array, version: Array, versions: Array
+) -> Array:
+  """AReaL's stand-in for a recomputed proximal policy, detached.
+
+  log prox = log μ + a (log π − log μ), a = (v − 1 − v_μ) / (v − v_μ): one
+  update behind the live policy of version v; a = 0 on tokens that are as new.
+
+  Args:
+    logprobs: float [B, T], live log π, nats.
+    behavior: float [B, T], log μ, nats.
+    version: scalar v, updates behind the live policy.
+    versions: int [B, T], v_μ of the policy that drew each token.
+  """
+  lag = (version - versions).astype(behavior.dtype)
+  share = jnp.clip((lag - 1.0) / jnp.maximum(lag, 1.0), 0.0, 1.0)
+  live = jax.lax.stop_gradient(logprobs)
+  return behavior + share * (live - behavior)
+
+
+def with_proximal(spec: Any, terms: types.Terms) -> types.Terms:
+  """The terms with the proximal log-probs that the spec asks for."""
+  if spec.proximal == "recomputed":
+    return terms
+  proximal = loglinear_proximal(
+      masked.fill(terms.logprobs, terms.mask),
+      masked.fill(terms.behavior_logprobs, terms.mask),
+      terms.controls["policy_version"],
+      masked.fill(terms.versions, terms.mask),
+  )
+  return dataclasses.replace(terms, proximal_logprobs=proximal)
+
+
 def correction_logs(spec: Any, tokens: Tokens) -> Array:
   """Log-weights that the correction reads; log ρ in bypass REINFORCE."""
   if spec.weighs_live_ratio:

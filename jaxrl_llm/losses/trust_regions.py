@@ -168,26 +168,34 @@ class PositionClip(parts.Part):
 class DivergenceMask(divergences.Divergence):
   """DPPO (arXiv 2602.04879): drops away tokens with D_t > δ."""
 
-  delta: float = parts.key(
-      0.15,
-      "δ: largest divergence of one token, in units of the divergence",
+  delta: float | None = parts.key(
+      None,
+      "δ: largest divergence of one token; unset: 0.15 for TV, 0.05 for KL"
+      " (divergence) or 0.1 for KL (prefix_budget)",
       above=0.0,
   )
 
   needs_statistics = False
 
+  @property
+  def threshold(self) -> Array | float:
+    """δ, by kind of divergence where unset."""
+    if self.delta is not None:
+      return self.delta
+    return 0.15 if self.kind == "tv" else 0.05
+
   def __call__(
       self, log_ratios: Array, tokens: tokens_lib.Tokens, statistics: Statistics
   ) -> surrogates.Region:
     ratios = jax.lax.stop_gradient(jnp.exp(log_ratios))
-    far = self.divergences(tokens) > self.delta
+    far = self.divergences(tokens) > self.threshold
     active = ~(far & away(log_ratios, tokens.advantages))
     values = masked.fill(ratios, active)
     return surrogates.Region(active, values, jnp.ones_like(ratios))
 
   def describe(self, r: str, anchor: str) -> str:
     return (
-        f"dropped where A ({r} − 1) > 0 and D_t > {self.delta:g}; "
+        f"dropped where A ({r} − 1) > 0 and D_t > {self.threshold:g}; "
         + self.describe_divergence(anchor)
     )
 

@@ -9,7 +9,7 @@ from jaxrl_llm.losses.spec import Spec
 
 def validate(spec: Spec) -> None:
   """Raises ValueError with the first reason why the spec has no meaning."""
-  for rule in (_corrections, _surrogates, _regions, _denominators):
+  for rule in (_corrections, _proximal, _surrogates, _regions, _denominators):
     reason = rule(spec)
     if reason:
       raise ValueError(f"objective {spec.name}: {reason}")
@@ -36,6 +36,29 @@ def _corrections(spec: Spec) -> str:
         "correction=rejection with anchor=behavior rejects nothing: without a "
         "proximal policy w is 1 everywhere; use anchor=proximal."
     )
+  return ""
+
+
+def _proximal(spec: Spec) -> str:
+  if spec.proximal == "recomputed":
+    return ""
+  if spec.anchor == "behavior":
+    return (
+        "proximal=loglinear is read by nothing with anchor=behavior; remove "
+        "it."
+    )
+  needs = {
+      "a rejection": isinstance(spec.rejection, corrections.Rejection),
+      "correction_normalize": spec.weight.normalized,
+      "a top-K": max(spec.selection.topk, spec.trust_region.topk) > 0,
+      "kl_reward_coefficient": spec.shaping.kl_reward_coefficient > 0,
+  }
+  for what, needed in needs.items():
+    if needed:
+      return (
+          f"{what} reads the proximal policy before the update, which "
+          "proximal=loglinear does not know; use proximal=recomputed."
+      )
   return ""
 
 
