@@ -1,0 +1,214 @@
+"""The slots on the device: compiled functions that fill them and decode.
+
+Weights are passed in as the policy's compute copy. The state is donated from
+call to call, so there is one cache.
+"""
+
+import collections
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm import types
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.rollout import sampler
+
+Array = types.Array
+PyTree = types.PyTree
+
+_TRACES = collections.Counter()
+
+
+def compilations() -> int:
+  """Counts the functions that this module has compiled in this process."""
+  return _TRACES.total()
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+  """What is fixed when a function is compiled."""
+
+  policy: policy_lib.Policy
+  truncation: sampler.Truncation
+  topk: int
+  stop_ids: tuple[int, ...]
+  max_new_tokens: int
+  steps: int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+  """The slots on the device.
+
+  Attributes:
+    cache: of the policy.
+    tokens: int32 [S], drawn last and not yet in the cache.
+    lengths: int32 [S], prompt tokens.
+    counts: int32 [S], response tokens drawn.
+    keys: uint32 [S, 2] of the responses.
+    temperatures: float32 [S].
+    active: bool [S], decoding.
+  """
+
+  cache: PyTree
+  tokens: Array
+  lengths: Array
+  counts: Array
+  keys: Array
+  temperatures: Array
+  active: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+  """Prompts that were read.
+
+  Attributes:
+    cache: of the policy, B rows.
+    logits: float32 [B, V] of the token after each prompt.
+    lengths: int32 [B], in tokens.
+  """
+
+  cache: PyTree
+  logits: Array
+  lengths: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Starts:
+  """Responses that begin.
+
+  Attributes:
+    slots: int32 [S], their slots, distinct; a slot of S or beyond is skipped.
+    rows: int32 [S], the row of Prompts that each answers.
+    words: uint32 [S, 7] of `sampler.request_words`.
+    temperatures: float32 [S].
+  """
+
+  slots: Array
+  rows: Array
+  words: Array
+  temperatures: Array
+
+
+def _goes_on(static: Static, tokens: Array, counts: Array) -> Array:
+  """Says which responses, after `tokens`, want another one; bool."""
+  stops = jnp.isin(tokens, jnp.asarray(static.stop_ids, jnp.int32))
+  return ~stops & (counts < static.max_new_tokens)
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "slots", "capacity"))
+def empty(policy: policy_lib.Policy, slots: int, capacity: int) -> State:
+  """Returns slots at rest."""
+  _TRACES["empty"] += 1
+  zeros = jnp.zeros(slots, jnp.int32)
+  return State(
+      cache=policy.init_cache(slots, capacity),
+      tokens=zeros,
+      lengths=zeros + 1,
+      counts=zeros,
+      keys=jnp.zeros((slots, 2), jnp.uint32),
+      temperatures=jnp.ones(slots, jnp.float32),
+      active=jnp.zeros(slots, bool),
+  )
+
+
+@functools.partial(jax.jit, static_argnames=("policy",))
+def prefill(
+    policy: policy_lib.Policy, params: PyTree, tokens: Array, lengths: Array
+) -> Prompts:
+  """Reads prompts int32 [B, P] of `lengths` int32 [B], padded on the right."""
+  _TRACES["prefill"] += 1
+  cache, logits = policy.prefill(params, tokens, lengths)
+  return Prompts(cache, logits, lengths)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("static",), donate_argnames=("state",)
+)
+def fill(
+    static: Static, state: State, prompts: Prompts, starts: Starts
+) -> tuple[State, sampler.Draw]:
+  """Starts responses in slots and draws their first tokens.
+
+  Returns:
+    The state, and the Draw of the S rows of `starts`.
+  """
+  _TRACES["fill"] += 1
+  slots, rows = starts.slots, starts.rows
+  keys = sampler.response_keys(starts.words)
+  zeros = jnp.zeros_like(slots)
+  drawn = sampler.draw(
+      prompts.logits[rows], keys, zeros, starts.temperatures,
+      static.truncation, static.topk,
+  )
+  counts = zeros + 1
+  started = dict(
+      tokens=drawn.tokens,
+      lengths=prompts.lengths[rows],
+      counts=counts,
+      keys=keys,
+      temperatures=starts.temperatures,
+      active=_goes_on(static, drawn.tokens, counts),
+  )
+  placed = {
+      name: getattr(state, name).at[slots].set(value, mode="drop")
+      for name, value in started.items()
+  }
+  cache = policy_lib.insert(state.cache, slots, prompts.cache, rows)
+  return State(cache=cache, **placed), drawn
+
+
+@functools.partial(
+    jax.jit, static_argnames=("static",), donate_argnames=("state",)
+)
+def decode(
+    static: Static, params: PyTree, state: State
+) -> tuple[State, Array, sampler.Draw]:
+  """Decodes until `static.steps` tokens per slot are drawn or all rest.
+
+  Returns:
+    The state, the number of steps taken, and a Draw with a leading axis of
+    `static.steps`; entries of slots at rest mean nothing.
+  """
+  _TRACES["decode"] += 1
+
+  def step(state):
+    cache, logits = static.policy.decode_step(
+        params, state.cache, state.tokens, state.lengths + state.counts - 1
+    )
+    drawn = sampler.draw(
+        logits, state.keys, state.counts, state.temperatures,
+        static.truncation, static.topk,
+    )
+    counts = state.counts + state.active
+    state = dataclasses.replace(
+        state,
+        cache=cache,
+        tokens=jnp.where(state.active, drawn.tokens, state.tokens),
+        counts=counts,
+        active=state.active & _goes_on(static, drawn.tokens, counts),
+    )
+    return state, drawn
+
+  def advance(carry):
+    taken, state, draws = carry
+    state, drawn = step(state)
+    draws = jax.tree.map(lambda all_, x: all_.at[taken].set(x), draws, drawn)
+    return taken + 1, state, draws
+
+  draws = jax.tree.map(
+      lambda x: jnp.zeros((static.steps, *x.shape), x.dtype),
+      jax.eval_shape(lambda state: step(state)[1], state),
+  )
+  taken, state, draws = jax.lax.while_loop(
+      lambda carry: (carry[0] < static.steps) & jnp.any(carry[1].active),
+      advance,
+      (jnp.zeros((), jnp.int32), state, draws),
+  )
+  return state, taken, draws

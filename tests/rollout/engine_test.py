@@ -1,0 +1,210 @@
+"""Tests of jaxrl_llm/rollout/engine.py on a tiny random model in float32."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.rollout import engine
+from jaxrl_llm.rollout import sampler
+
+POLICY = policy_lib.Policy(policy_lib.preset("tiny"), "float32")
+SHAPES = engine.Shapes(
+    slots=8, prefill_rows=2, prompt_buckets=(8, 16), steps_per_call=3
+)
+PLAIN = sampler.SamplingSettings(max_new_tokens=10)
+TRUNCATED = sampler.SamplingSettings(
+    max_new_tokens=10, top_k=60, top_p=0.8, min_p=0.01, record_topk=3
+)
+# Case F3: more ids than the tokenizer's EOS (257) end a response.
+STOP_IDS = (257, *range(30, 60))
+LENGTHS = (1, 16, 8, 3, 9, 12, 2)
+
+
+@pytest.fixture(scope="module")
+def params():
+  # Ten times wider logits than at random, so that tokens differ in odds.
+  params = POLICY.init(jax.random.key(1))
+  return params | {"embedding": params["embedding"] * 10}
+
+
+def requests(samples=5, temperature=1.0, lengths=LENGTHS):
+  generator = np.random.default_rng(0)
+  return [
+      engine.Request(
+          generator.integers(60, 250, length).astype(np.int32),
+          sampler.request_words("rollout", 0, 0, [i] * samples, range(samples)),
+          np.full(samples, temperature, np.float32),
+      )
+      for i, length in enumerate(lengths)
+  ]
+
+
+def answer(params, wanted, sampling=PLAIN, shapes=SHAPES):
+  made = engine.Engine(POLICY, params, STOP_IDS, sampling, shapes)
+  return {(i, j): response for i, j, response in made.run(wanted)}
+
+
+def contents(response):
+  return [
+      x if isinstance(x, str) else (x.dtype, x.tobytes())
+      for x in dataclasses.astuple(response)
+  ]
+
+
+def trainer_scores(params, wanted, responses, temperature, **asked):
+  """Scores responses as the trainer does; {key: TokenLogprobs of it}."""
+  width = max(LENGTHS) + PLAIN.max_new_tokens
+  rows = [
+      np.concatenate([wanted[i].tokens, response.tokens])
+      for (i, _), response in responses.items()
+  ]
+  tokens = np.stack([np.pad(row, (0, width - len(row))) for row in rows])
+  filled = np.arange(width) < np.array([len(row) for row in rows])[:, None]
+  temperatures = np.full(tokens.shape, temperature, np.float32)
+  scored = jax.jit(POLICY.token_logprobs, static_argnames=tuple(asked))(
+      params, tokens, filled.astype(np.int32),
+      np.broadcast_to(np.arange(width, dtype=np.int32), tokens.shape),
+      temperatures, **asked,
+  )
+  parts = {}
+  for row, ((i, j), response) in enumerate(responses.items()):
+    start = len(wanted[i].tokens)
+    end = start + len(response.tokens)
+    parts[i, j] = jax.tree.map(
+        lambda x, row=row, start=start, end=end: np.asarray(x)[row, start:end],
+        scored,
+    )
+  return parts
+
+
+@pytest.mark.parametrize(
+    "sampling, temperature",
+    ((PLAIN, 1.0), (PLAIN, 0.6), (TRUNCATED, 0.6)),
+)
+def test_trainer_and_sampler_agree(params, sampling, temperature):
+  # Cases A1, A5, A7 and test 3 of section 0: temperature and truncation are
+  # part of the recorded distribution.
+  wanted = requests(temperature=temperature)
+  responses = answer(params, wanted, sampling)
+  scores = trainer_scores(params, wanted, responses, temperature, topk=3)
+  assert len(responses) == 35
+  for key, response in responses.items():
+    full = response.logprobs + response.log_kept_mass
+    np.testing.assert_allclose(full, scores[key].logprobs, atol=1e-4)
+    if sampling.record_topk:
+      full = response.topk_logprobs + response.log_kept_mass[:, None]
+      np.testing.assert_array_equal(response.topk_ids, scores[key].topk_ids)
+      np.testing.assert_allclose(full, scores[key].topk_logprobs, atol=1e-4)
+  masses = np.concatenate([x.log_kept_mass for x in responses.values()])
+  assert (masses.mean() < -0.05) == sampling.truncation.active
+
+
+def test_greedy_is_the_trainers_argmax_in_a_batch_and_alone(params):
+  # Case A9: generation from a batch equals generation alone.
+  wanted = requests(samples=1, temperature=0.0)
+  responses = answer(params, wanted)
+  scores = trainer_scores(params, wanted, responses, 1.0, topk=1)
+  for key, response in responses.items():
+    np.testing.assert_array_equal(response.tokens, scores[key].topk_ids[:, 0])
+    np.testing.assert_allclose(
+        response.logprobs, scores[key].logprobs, atol=1e-4
+    )
+  shapes = dataclasses.replace(SHAPES, slots=1, prefill_rows=1)
+  for i in (2, 3):
+    alone = answer(params, [wanted[i]], shapes=shapes)[0, 0]
+    np.testing.assert_array_equal(alone.tokens, responses[i, 0].tokens)
+
+
+def test_a_response_depends_on_itself_alone(params):
+  # Neighbours, slot, order, prefill row and what ran before do not matter.
+  wanted = requests()
+  together = answer(params, wanted)
+  reverse = answer(params, wanted[::-1])
+  for (i, j), response in together.items():
+    other = reverse[len(wanted) - 1 - i, j]
+    assert contents(response) == contents(other)
+  last = dataclasses.replace(
+      wanted[4],
+      words=wanted[4].words[-1:],
+      temperatures=wanted[4].temperatures[-1:],
+  )
+  alone = answer(params, [last])
+  assert contents(alone[0, 0]) == contents(together[4, 4])
+
+
+def test_responses_end_where_they_should(params):
+  # Cases F1, F3, F5, F9: a stop id ends a response and is its last token;
+  # at the limit nothing is appended, and a stop id drawn there is a stop.
+  responses = answer(params, requests(samples=40)).values()
+  reasons = [response.finish_reason for response in responses]
+  assert {"stop", "length"} == set(reasons)
+  at_limit = 0
+  for response in responses:
+    stops = np.isin(response.tokens, STOP_IDS)
+    assert not stops[:-1].any()
+    assert stops[-1] == (response.finish_reason == "stop")
+    if response.finish_reason == "length":
+      assert len(response.tokens) == PLAIN.max_new_tokens
+    else:
+      at_limit += len(response.tokens) == PLAIN.max_new_tokens
+  assert at_limit
+  assert min(len(response.tokens) for response in responses) == 1
+
+
+def test_first_tokens_follow_the_softmax(params):
+  wanted = requests(samples=1024, lengths=(9,))
+  responses = answer(params, wanted)
+  tokens = wanted[0].tokens
+  ids = jnp.arange(272)
+  row = np.append(tokens, 0)[None].astype(np.int32)
+  scored = jax.jit(POLICY.token_logprobs)(
+      params, row, np.ones_like(row), np.arange(10, dtype=np.int32)[None],
+      np.ones(row.shape, np.float32),
+      gather_ids=jnp.broadcast_to(ids, (1, 10, 272)),
+  )
+  expected = 1024 * np.exp(np.asarray(scored.gathered[0, -1], np.float64))
+  drawn = [response.tokens[0] for response in responses.values()]
+  observed = np.bincount(drawn, minlength=272)
+  often = expected >= 5
+  assert 5 < often.sum() < 200
+  observed = np.append(observed[often], observed[~often].sum())
+  expected = np.append(expected[often], expected[~often].sum())
+  expected *= observed.sum() / expected.sum()
+  assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_nothing_compiles_after_warm_up(params):
+  answer(params, requests())
+  before = engine.compilations()
+  answer(params, requests(samples=9, temperature=0.3))
+  answer(params, requests(samples=1, lengths=(5,)))
+  answer(jax.tree.map(lambda x: 2 * x, params), requests(lengths=(13, 2)))
+  assert engine.compilations() == before
+
+
+def test_no_request_gives_no_response(params):
+  assert not answer(params, [])
+  assert not answer(params, requests(samples=0))
+
+
+@pytest.mark.parametrize("length", (0, 17))
+def test_a_prompt_outside_the_buckets_is_refused(params, length):
+  with pytest.raises(ValueError, match=r"1 to 16: .*prompt_buckets is 16"):
+    answer(params, requests(lengths=(3, length)))
+
+
+def test_a_response_beyond_the_context_is_refused(params):
+  sampling = sampler.SamplingSettings(max_new_tokens=510)
+  with pytest.raises(ValueError, match=r"expected 1 to 2: .*context"):
+    answer(params, requests(lengths=(3,)), sampling)
+
+
+def test_damaged_weights_are_an_error(params):
+  damaged = params | {"final_norm": params["final_norm"] * jnp.nan}
+  with pytest.raises(FloatingPointError, match="not finite"):
+    answer(damaged, requests())
