@@ -1,0 +1,285 @@
+r"""The final answer of a response: where it stands and how it is spelt.
+
+Statements that mark an answer are `\boxed{}`, `\fbox{}`, `<answer>`, `####`,
+`Answer:` and "the answer is". The last one wins, because a later statement
+retracts an earlier one; a final box or tag that never closes gives no answer.
+Only without any of them is the end of the text searched for an answer.
+Nothing here evaluates what it reads, and every scan is linear in the text.
+"""
+
+import dataclasses
+import re
+
+_BOX_OR_BRACE = re.compile(
+    r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*\{|\\[{}\\]|[{}]"
+)
+_BARE_BOX = re.compile(
+    r"\\(?:boxed|fbox|framebox)(?![A-Za-z])(?!\s*\{)\s*([^\s$,;]*)"
+)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_HASHES = re.compile(r"####[ \t]*(?:answer\b[ \t]*:?)?[ \t]*", re.IGNORECASE)
+_STATEMENT = re.compile(
+    r"\banswers?\b(?:\s+(?:to|of|for)\s[^.\n:]{0,100}?)?\s*[*_]*\s*"
+    r"(?::|=|\b(?:is|are|was|equals|(?:must|should|would|will) be)\b)"
+    r"\s*:?[*_]*\s*|^[#*_ \t]*(?:final )?answer[*_: \t]*\n\s*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CONNECTIVE = re.compile(
+    r"[\s$]*(?:\\[()\[\]])?(?:,|;|,?\s*(?:and|or)|\\text\s*\{\s*(?:and|or)\s*\})"
+    r"[\s$]*(?:\\[()\[\]])?[\s$]*(?:[A-Za-z]\s*=\s*)?"
+)
+_SENTENCE_END = re.compile(r"[.!?](?=[\s*_\"')]|$)")
+_DISPLAYS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
+_MATH = re.compile(
+    r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$([^$\n]+)\$",
+    re.DOTALL,
+)
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}])|(?<=[=:]))[-+\u2212]?\s?\\?[$€£]?\s?"
+    r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))"
+    r"(?:[eE][-+]?\d+)?(?:/\d+)?(?:\s?\\?%)?"
+)
+_OPENING = re.compile(
+    r"(?:so|thus|hence|therefore|then|finally|it is|it's|that is|we get)\b"
+    r"[,:]?\s*",
+    re.IGNORECASE,
+)
+_PROSE_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}(?![A-Za-z(])")
+_CLEAN = re.compile(
+    r"[*_$\s]*[-+\u2212]?\s*\\?[$€£]?\s*[\d.,/]*\d(?:\s?\\?%)?"
+    r"(?:\s+[A-Za-z]+){0,2}[*_$\s]*"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Extraction:
+  """What a response gives as its final answer.
+
+  Attributes:
+    text: the answer as spelt, without its marker; None when there is none.
+    explicit: whether a complete statement marked it.
+  """
+
+  text: str | None
+  explicit: bool
+
+
+def extract(response: str) -> Extraction:
+  """Finds the final answer of a response; see the module's rules."""
+  response = response.rpartition("</think>")[2]
+  strong, closed = _last_marked(response)
+  if not closed:
+    return Extraction(None, False)
+  start = strong[1] if strong else 0
+  stated = _last_statement(response, start, clean=strong is not None)
+  if stated is not None:
+    return Extraction(stated, True)
+  if strong is not None:
+    text = unwrap(strong[2])
+    return Extraction(text or None, bool(text))
+  return Extraction(_unmarked(response), False)
+
+
+def last_number(text: str) -> str | None:
+  """Returns the last number of a text as spelt, or None.
+
+  A comma or full stop after it, a thousands separator and a currency or
+  percent sign are understood; the minus of a difference is no sign.
+  """
+  for line in reversed(text.splitlines()):
+    matches = [match[0].strip() for match in _NUMBER.finditer(line)]
+    if matches:
+      return matches[-1]
+  return None
+
+
+def unwrap(text: str) -> str:
+  """Removes inner markers, emphasis, quotes and a closing full stop."""
+  text = text.strip()
+  marked, closed = _last_marked(text)
+  if not closed:
+    return ""
+  if marked is not None and marked[0] == 0 and marked[1] >= len(text) - 2:
+    return unwrap(marked[2])
+  for mark in ("***", "**", "__", "`", '"', "*"):
+    size = len(mark)
+    if len(text) > 2 * size and text[:size] == mark == text[-size:]:
+      text = text[size:-size].strip()
+  text = text.strip("*").strip() if "**" in text else text
+  if text.endswith(".") and not text.endswith(".."):
+    text = text[:-1].strip()
+  return text
+
+
+def _last_marked(text: str) -> tuple[tuple[int, int, str] | None, bool]:
+  """Returns (start, end, content) of the last strong marker, and closedness.
+
+  Boxes, tags and hashes are strong. The second value is False when the last
+  one never closes.
+  """
+  boxes, open_box = _boxes(text)
+  found = [box for box in (_joined(text, boxes),) if box]
+  tags, open_tag = _tags(text)
+  found += tags[-1:]
+  hashes = [m for m in _HASHES.finditer(text)]
+  if hashes:
+    match = hashes[-1]
+    line = text[match.end():].partition("\n")[0]
+    found.append((match.start(), match.end() + len(line), line))
+  last = max(found, key=lambda span: span[1], default=None)
+  limit = last[1] if last else -1
+  inside = last[0] if last else -1
+  unclosed = [start for start in (open_box, open_tag) if start is not None]
+  return last, not any(start > limit or start > inside for start in unclosed)
+
+
+def _boxes(text: str) -> tuple[list[tuple[int, int, str]], int | None]:
+  """Lists outermost complete boxes; and where a final open one starts."""
+  spans, stack, last_start, last_closed = [], [], -1, True
+  for match in _BOX_OR_BRACE.finditer(text):
+    token = match[0]
+    if token == "}":
+      if stack:
+        start, content = stack.pop()
+        if content is not None:
+          while spans and spans[-1][0] > start:
+            spans.pop()
+          spans.append((start, match.end(), text[content:match.start()]))
+          last_closed = last_closed or start == last_start
+    elif token == "{":
+      stack.append((match.start(), None))
+    elif token[1] not in "{}\\":
+      stack.append((match.start(), match.end()))
+      last_start, last_closed = match.start(), False
+  for match in _BARE_BOX.finditer(text):
+    content = match[1].rstrip(".")
+    if match.start() > last_start and content:
+      spans.append((match.start(), match.end(), content))
+      last_start, last_closed = match.start(), True
+  return sorted(spans), None if last_closed else last_start
+
+
+def _joined(
+    text: str, boxes: list[tuple[int, int, str]]
+) -> tuple[int, int, str] | None:
+  """Joins boxes that only "and", "or" or a comma separates into one list."""
+  if not boxes:
+    return None
+  start, end, content = boxes[-1]
+  for previous in reversed(boxes[:-1]):
+    if not _CONNECTIVE.fullmatch(text, previous[1], start):
+      break
+    if previous[2].strip() != content.strip():
+      content = f"{previous[2]}, {content}"
+    start = previous[0]
+  return start, end, content
+
+
+def _tags(text: str) -> tuple[list[tuple[int, int, str]], int | None]:
+  spans, opened = [], None
+  for match in _TAG.finditer(text):
+    if not match[1]:
+      opened = match
+    elif opened is not None:
+      content = text[opened.end():match.start()]
+      spans.append((opened.start(), match.end(), content))
+      opened = None
+  return spans, None if opened is None else opened.start()
+
+
+def _last_statement(text: str, start: int, clean: bool) -> str | None:
+  """Returns what the last "answer is …" after `start` states.
+
+  Args:
+    text: the response.
+    start: index from which to search.
+    clean: accept only a number or mathematics, which is what it takes to
+      overrule a box that came earlier.
+  """
+  matches = list(_STATEMENT.finditer(text, start))
+  for match in reversed(matches):
+    content = _statement_content(text[match.end():])
+    if not content or re.match(r"(?i)not\b", content):
+      continue
+    if not clean:
+      return _without_prose(unwrap(content))
+    if _CLEAN.fullmatch(content) or _is_math(content):
+      return unwrap(content)
+  return None
+
+
+def _is_math(text: str) -> bool:
+  return any(
+      text.startswith(left) and text.endswith(right) and len(text) > 2
+      for left, right in _DISPLAYS
+  )
+
+
+def _statement_content(rest: str) -> str:
+  """Cuts a statement at the end of its display, sentence or line."""
+  rest = rest.lstrip()
+  for left, right in _DISPLAYS[:3]:
+    if rest.startswith(left):
+      end = rest.find(right, len(left))
+      if end > 0:
+        rest = rest[:end + len(right)] + rest[end + len(right):].split("\n")[0]
+        break
+  else:
+    rest = rest.partition("\n")[0]
+  depth, index = 0, 0
+  ends = {match.start() for match in _SENTENCE_END.finditer(rest)}
+  while index < len(rest):
+    depth ^= rest[index] == "$" and rest[index - 1:index] != "\\"
+    if index in ends and (not depth or "$" not in rest[index:]):
+      return rest[:index].strip()
+    index += 1
+  return rest.strip()
+
+
+def _without_prose(text: str) -> str:
+  """Takes the number or formula out of a sentence; other text as it is."""
+  text = re.split(r"\s(?:because|since|as|which|so)\s", text)[0].strip()
+  if len(_PROSE_WORD.findall(re.sub(_MATH, "", text))) < 2:
+    return text
+  formulas = _MATH.findall(text)
+  if formulas and not re.search(r"\$\s*(?:,|and|or)", text):
+    return max(formulas[-1], key=len).strip()
+  numbers = [match[0].strip() for match in _NUMBER.finditer(text)]
+  if len(numbers) == 1 or (numbers and not re.match(r"[-+$\\\d]", text)):
+    if not formulas:
+      leading = text.startswith(numbers[0])
+      return text if leading and len(numbers) == 1 else numbers[-1]
+  return text
+
+
+def _unmarked(response: str) -> str | None:
+  """Searches the end of a response that marks no answer."""
+  response = _without_opening(unwrap(response))
+  if not response:
+    return None
+  words = _PROSE_WORD.findall(re.sub(_MATH, "", response))
+  bare = not words or re.match(r"[-+$\\(]*\d", response)
+  if "\n" not in response and len(words) < 3 and (
+      bare or not re.search(r"\d|\$", response)
+  ):
+    return response
+  formula = None
+  for formula in _MATH.finditer(response):
+    pass
+  number = None
+  for number in _NUMBER.finditer(response):
+    pass
+  if formula is not None and len(_PROSE_WORD.findall(formula[0])) < 3:
+    if number is None or number.start() < formula.end() or (
+        "\n" not in response[formula.end():]
+    ):
+      return next(group for group in formula.groups() if group).strip()
+  if number is not None:
+    return number[0].strip()
+  return response.splitlines()[-1].strip() if len(response) < 200 else None
+
+
+def _without_opening(text: str) -> str:
+  """Removes "So", "Therefore," and the like at the start."""
+  opening = _OPENING.match(text)
+  return text[opening.end():] if opening else text
