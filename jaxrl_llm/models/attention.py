@@ -107,17 +107,16 @@ def _causal(queries, keys, values, segment_ids, dtype, block):
 
 
 def _causal_fwd(queries, keys, values, segment_ids, dtype, block):
-  queries, keys, values = (x.astype(dtype) for x in (queries, keys, values))
-  outputs, log_sums = _causal_forward(
-      queries, keys, values, segment_ids, dtype, block
-  )
-  residuals = (queries, keys, values, segment_ids, outputs, log_sums)
-  return (outputs, log_sums), residuals
+  rounded = tuple(x.astype(dtype) for x in (queries, keys, values))
+  results = _causal_forward(*rounded, segment_ids, dtype, block)
+  bits = tuple(map(matmul.to_bits, rounded))
+  return results, (bits, segment_ids, results)
 
 
 def _causal_bwd(dtype, block, residuals, cotangents):
   """Recomputes the scores block by block (arXiv 2205.14135, algorithm 4)."""
-  queries, keys, values, segment_ids, outputs, log_sums = residuals
+  bits, segment_ids, (outputs, log_sums) = residuals
+  queries, keys, values = map(matmul.from_bits, bits)
   cotangent = cotangents[0]
   scale = queries.shape[-1] ** -0.5
 

@@ -1,6 +1,7 @@
 """The network: one block, stacked over layers by a scan, and its weights."""
 
 import dataclasses
+import math
 from typing import Any
 
 from flax import linen as nn
@@ -16,8 +17,8 @@ from jaxrl_llm.models import sharding
 
 Array = types.Array
 
-# Collection of the weights rounded to the compute dtype, with the tree of
-# `params` less its norms. Without it each use rounds its own weight.
+# Collection of the rounded weights as bits, with the tree of `params` less
+# its norms. Without it each use rounds its own weight.
 ROUNDED = "rounded"
 
 
@@ -52,21 +53,29 @@ class Block(nn.Module):
   plain: bool = False
   emit: bool = False
 
-  def _multiply(self, inputs, spec, name, shape, axes):
-    """Declares the weight `name` and multiplies by it; float32 out."""
-    read, made = spec.split(",")[0], spec.split(",")[1].split("->")[0]
-    fan_in = [i for i, letter in enumerate(made) if letter in read]
-    fan_out = [i for i, letter in enumerate(made) if letter not in read]
+  def _multiply(self, inputs, name, read, made, axes):
+    """Multiplies by the weight `name`: float32 [..., *read] → [..., *made]."""
+    fan_in = range(len(read))
+    fan_out = range(len(read), len(read) + len(made))
     init = nn.initializers.variance_scaling(
         1.0, "fan_in", "normal", fan_in, fan_out
     )
-    master = self.param(name, nn.with_logical_partitioning(init, axes), shape)
+    master = self.param(
+        name, nn.with_logical_partitioning(init, axes), (*read, *made)
+    )
     if self.has_variable(ROUNDED, name):
-      weight = self.get_variable(ROUNDED, name)
+      bits = self.get_variable(ROUNDED, name)
     else:
-      weight = master.astype(self.dtype)
+      bits = matmul.to_bits(master.astype(self.dtype))
     multiply = matmul.plain_product if self.plain else matmul.product
-    return multiply(spec, inputs, weight, master)
+    # Two axes each: a product over (head, head_dim) would transpose weights.
+    matrix = (math.prod(read), math.prod(made))
+    outputs = multiply(
+        jnp.reshape(inputs, (-1, matrix[0])),
+        jnp.reshape(bits, matrix),
+        jnp.reshape(master, matrix),
+    )
+    return jnp.reshape(outputs, (*inputs.shape[: -len(read)], *made))
 
   def _norm(self, inputs, name):
     ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
@@ -84,21 +93,20 @@ class Block(nn.Module):
 
     Args:
       residual: float32 [B, T, D], or [S, D] with a cache.
-      cache: keys and values [S, K, C, H] before the new token, or None.
+      cache: bits of keys and values [S, K, C, H] before the new token, or
+        None.
       context: see Context.
 
     Returns:
-      The new residual stream, and with `emit` this block's keys and values
-      [..., K, H] in the compute dtype.
+      The new residual stream, and with `emit` or a cache the bits of the new
+      keys and values [..., K, H].
     """
     config = self.config
     d, f, h = config.width, config.mlp_width, config.head_dim
-    row = "s" if residual.ndim == 2 else "bt"
     normed = self._norm(residual, "attention_norm")
     query, key, value = (
         self._multiply(
-            normed, f"{row}d,dnh->{row}nh", name, (d, heads, h),
-            ("embed", axis, "head_dim"),
+            normed, name, (d,), (heads, h), ("embed", axis, "head_dim")
         )
         for name, heads, axis in (
             ("query", config.heads, "heads"),
@@ -110,30 +118,31 @@ class Block(nn.Module):
     key = layers.rotate(key, context.tables)
     emitted = None
     if self.emit or cache is not None:
-      emitted = (key.astype(self.dtype), value.astype(self.dtype))
+      emitted = tuple(
+          matmul.to_bits(x.astype(self.dtype)) for x in (key, value)
+      )
     if cache is None:
       attended = attention.causal(
           query, key, value, context.segment_ids, self.dtype, self.plain
       )
     else:
       attended = attention.cached(
-          query.astype(self.dtype), *emitted, *cache, context.positions
+          query.astype(self.dtype),
+          *map(matmul.from_bits, (*emitted, *cache)),
+          context.positions,
       )
     residual += self._multiply(
-        attended, f"{row}nh,nhd->{row}d", "output", (config.heads, h, d),
+        attended, "output", (config.heads, h), (d,),
         ("heads", "head_dim", "embed"),
     )
     residual = sharding.constrain_rows(residual)
     normed = self._norm(residual, "mlp_norm")
     gate, up = (
-        self._multiply(
-            normed, f"{row}d,df->{row}f", name, (d, f), ("embed", "mlp")
-        )
+        self._multiply(normed, name, (d,), (f,), ("embed", "mlp"))
         for name in ("gate", "up")
     )
     residual += self._multiply(
-        nn.silu(gate) * up, f"{row}f,fd->{row}d", "down", (f, d),
-        ("mlp", "embed"),
+        nn.silu(gate) * up, "down", (f,), (d,), ("mlp", "embed")
     )
     return sharding.constrain_rows(residual), emitted
 
@@ -166,11 +175,11 @@ class Decoder(nn.Module):
 
     Args:
       tokens: int32 [B, T], or [S] with a cache.
-      cache: keys and values [L, S, K, C, H], or None.
+      cache: bits of keys and values [L, S, K, C, H], or None.
       context: see Context.
 
     Returns:
-      float32 [..., D]; keys and values [L, ..., K, H], or None.
+      float32 [..., D]; bits of keys and values [L, ..., K, H], or None.
     """
     config = self.config
     normal = nn.initializers.normal(0.02)
@@ -186,7 +195,8 @@ class Decoder(nn.Module):
           (config.width, config.vocab_size),
       )
     # Rounded as the decoder's copy is, so that both read the same rows.
-    rows = matmul.round_through(embedding[tokens], self.dtype)
+    rows = matmul.from_bits(embedding[tokens])
+    rows = matmul.round_through(rows, self.dtype)
     residual = rows.astype(matmul.sum_dtype(self.dtype))
     block = nn.remat(Block, prevent_cse=False) if self.remat else Block
     stack = nn.scan(

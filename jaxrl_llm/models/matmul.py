@@ -6,8 +6,6 @@ runs as a float32 product; here the cotangent is rounded too, forward and
 backward cost the same, and the weight's gradient leaves in float32.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -42,51 +40,60 @@ def einsum(spec: str, left: Array, right: Array) -> Array:
   )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def product(spec: str, inputs: Array, weight: Array, master: Array) -> Array:
+def to_bits(values: Array) -> Array:
+  """Returns bfloat16 values as uint16 bits; other dtypes as they are."""
+  if values.dtype == jnp.bfloat16:
+    return jax.lax.bitcast_convert_type(values, jnp.uint16)
+  return values
+
+
+def from_bits(bits: Array) -> Array:
+  """Undoes `to_bits`."""
+  if bits.dtype == jnp.uint16:
+    return jax.lax.bitcast_convert_type(bits, jnp.bfloat16)
+  return bits
+
+
+@jax.custom_vjp
+def product(inputs: Array, bits: Array, master: Array) -> Array:
   """Multiplies activations with a weight kept in two precisions.
 
   Args:
-    spec: einsum "inputs,weight->outputs" in which each letter appears in two
-      of the three places.
-    inputs: float32 activations (float64 where the compute dtype is).
-    weight: the rounded copy that is multiplied; its dtype is the compute
-      dtype. It receives no gradient.
-    master: the weight that `weight` was rounded from, of the dtype of
-      `inputs`. It is not read; it receives the gradient, unrounded.
+    inputs: float32 [R, I] activations (float64 where the compute dtype is).
+    bits: [I, O], the rounded weight that is multiplied, as `to_bits` gives
+      it; its dtype is the compute dtype. It receives no gradient.
+    master: [I, O], the weight that was rounded, of the dtype of `inputs`. It
+      is not read; it receives the gradient, unrounded.
 
   Returns:
-    float32 outputs.
+    float32 [R, O].
   """
-  del master
-  return einsum(spec, inputs.astype(weight.dtype), weight)
+  return _product_fwd(inputs, bits, master)[0]
 
 
-def _product_fwd(spec, inputs, weight, master):
+def _product_fwd(inputs, bits, master):
   del master
+  weight = from_bits(bits)
   rounded = inputs.astype(weight.dtype)
-  return einsum(spec, rounded, weight), (rounded, weight)
+  return einsum("ri,io->ro", rounded, weight), (to_bits(rounded), bits)
 
 
-def _product_bwd(spec, residuals, cotangent):
-  inputs, weight = residuals
-  operands, out = spec.split("->")
-  left, right = operands.split(",")
+def _product_bwd(residuals, cotangent):
+  inputs, weight = map(from_bits, residuals)
   cotangent = cotangent.astype(weight.dtype)
-  to_inputs = einsum(f"{out},{right}->{left}", cotangent, weight)
-  to_master = einsum(f"{left},{out}->{right}", inputs, cotangent)
+  to_inputs = einsum("ro,io->ri", cotangent, weight)
+  to_master = einsum("ri,ro->io", inputs, cotangent)
   return to_inputs, None, to_master
 
 
 product.defvjp(_product_fwd, _product_bwd)
 
 
-def plain_product(
-    spec: str, inputs: Array, weight: Array, master: Array
-) -> Array:
+def plain_product(inputs: Array, bits: Array, master: Array) -> Array:
   """Does what `product` does, differentiable forward (jax.jvp) as well."""
-  rounded = round_through(master, weight.dtype).astype(weight.dtype)
-  return einsum(spec, inputs.astype(weight.dtype), rounded)
+  dtype = from_bits(bits).dtype
+  weight = round_through(master, dtype).astype(dtype)
+  return einsum("ri,io->ro", inputs.astype(dtype), weight)
 
 
 def round_through(values: Array, dtype: jnp.dtype) -> Array:

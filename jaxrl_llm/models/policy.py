@@ -39,6 +39,9 @@ preset = config_lib.preset
 COMPUTE_DTYPES = ("bfloat16", "float32")
 REMATS = ("none", "layers")
 _NORMS = ("attention_norm", "mlp_norm", "final_norm")
+# The head's products read it whole, the embedding is read by rows: in
+# bfloat16 the two want different forms (see matmul.to_bits).
+_ROUNDED_HEAD = "rounded_head"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,8 @@ class Cache:
   """Keys and values of earlier tokens, per layer and slot.
 
   Attributes:
-    keys: compute dtype [L, S, K, C, H], after rotation.
+    keys: [L, S, K, C, H] after rotation, in the compute dtype; bfloat16 is
+      held as its bits, in uint16.
     values: as keys.
   """
 
@@ -142,18 +146,31 @@ class Policy:
 
     `prefill`, `decode_step` and (without a gradient) `token_logprobs` take
     the copy in place of the masters and give the same numbers; a loop that
-    decodes makes it once, outside. Norm scales stay as they are.
+    decodes makes it once, outside. A copy of a copy is the copy itself.
+
+    Args:
+      params: masters.
+
+    Returns:
+      The tree of `params` with weights as `matmul.to_bits` gives them and
+      norm scales as they are, and "rounded_head" [V, D] in the compute dtype
+      beside them.
     """
+    if _ROUNDED_HEAD in params:
+      return params
 
     def round_weight(path, value):
       if path[-1].key in _NORMS:
         return value
-      return value.astype(self._dtype)
+      return matmul.to_bits(value.astype(self._dtype))
 
-    return jax.tree_util.tree_map_with_path(round_weight, params)
+    copy = jax.tree_util.tree_map_with_path(round_weight, params)
+    return copy | {_ROUNDED_HEAD: self._head(params).astype(self._dtype)}
 
   def _head(self, params):
     """Returns the head as [V, D]."""
+    if _ROUNDED_HEAD in params:
+      return params[_ROUNDED_HEAD]
     if self.config.tied_embeddings:
       return params["embedding"]
     return params["head"].T
@@ -238,7 +255,8 @@ class Policy:
     shape = (
         config.layers, slots, config.kv_heads, capacity, config.head_dim
     )
-    return Cache(jnp.zeros(shape, self._dtype), jnp.zeros(shape, self._dtype))
+    zeros = matmul.to_bits(jnp.zeros(shape, self._dtype))
+    return Cache(zeros, jnp.copy(zeros))
 
   def prefill(
       self, params: PyTree, tokens: Array, lengths: Array
@@ -326,10 +344,22 @@ def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
         f"capacity {cache.capacity}; make the cache larger."
     )
 
-  def copy(old, new):
-    return old.at[:, slots, :, :length].set(new[:, rows], mode="drop")
+  # One row after another, in place: a scatter would first lay out all M rows.
+  slots, rows = jnp.asarray(slots), jnp.asarray(rows)
+  wanted = slots < cache.keys.shape[1]
+  order = jnp.argsort(~wanted)
 
-  return jax.tree.map(copy, cache, prefilled)
+  def copy(step, cache):
+    slot, row = slots[order[step]], rows[order[step]]
+    return jax.tree.map(
+        lambda old, new: jax.lax.dynamic_update_slice_in_dim(
+            old, jax.lax.dynamic_slice_in_dim(new, row, 1, 1), slot, axis=1
+        ),
+        cache,
+        prefilled,
+    )
+
+  return jax.lax.fori_loop(0, jnp.sum(wanted), copy, cache)
 
 
 def fingerprint(params: PyTree) -> str:
