@@ -1,6 +1,6 @@
 """Numbers of a run: metrics.jsonl, TensorBoard, and a progress bar."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import json
 import math
 import pathlib
@@ -110,6 +110,11 @@ class ProgressBar:
 
   def __exit__(self, *unused):
     self._bar.stop()
+
+  def say(self, lines: Sequence[str]) -> None:
+    """Prints lines above the bar."""
+    for line in lines:
+      self._bar.console.print(line, markup=False, highlight=False)
 
   def advance(self, tokens: int, values: Mapping[str, float]) -> float:
     """Moves on by one update; returns trained tokens per second."""

@@ -7,16 +7,57 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_llm import types
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding as sharding_lib
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True)
 class Position:
-  """The mini-batch to be trained on next, counted from 0 at every level."""
+  """The mini-batch to be trained on next; every level counts from 0.
+
+  Attributes:
+    round: of generation.
+    batch: rollout batch of the round.
+    epoch: pass over the batch.
+    minibatch: of the epoch; the number of mini-batches when it is over.
+    round_updates: updates applied when the round began.
+    batch_updates: updates applied when the rollout batch began.
+  """
 
   round: int = 0
   batch: int = 0
   epoch: int = 0
   minibatch: int = 0
+  round_updates: int = 0
+  batch_updates: int = 0
+
+  @property
+  def begins_round(self) -> bool:
+    return self.batch == 0 and self.begins_batch
+
+  @property
+  def begins_batch(self) -> bool:
+    return self.epoch == 0 and self.minibatch == 0
+
+  def next_minibatch(self) -> "Position":
+    return dataclasses.replace(self, minibatch=self.minibatch + 1)
+
+  def next_epoch(self) -> "Position":
+    return dataclasses.replace(self, epoch=self.epoch + 1, minibatch=0)
+
+  def next_batch(self, updates: int) -> "Position":
+    return dataclasses.replace(
+        self,
+        batch=self.batch + 1,
+        epoch=0,
+        minibatch=0,
+        batch_updates=updates,
+    )
+
+  def next_round(self, updates: int) -> "Position":
+    return Position(
+        self.round + 1, round_updates=updates, batch_updates=updates
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -95,6 +136,42 @@ def create(
       counters=Counters(zero(), zero(), zero()),
       position=Position(),
       lineage=lineage,
+  )
+
+
+def shardings(
+    policy: policy_lib.Policy,
+    optimizer: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+) -> tuple[types.PyTree, types.PyTree]:
+  """Returns where parameters and optimizer state lie on a mesh."""
+  params_at = sharding_lib.shardings(
+      mesh, policy.logical_axes, policy.shapes
+  )
+  params = jax.tree.map(
+      lambda shape, at: jax.ShapeDtypeStruct(
+          shape.shape, shape.dtype, sharding=at
+      ),
+      policy.shapes,
+      params_at,
+  )
+  opt_state = abstract_opt_state(optimizer, params)
+  return params_at, jax.tree.map(lambda leaf: leaf.sharding, opt_state)
+
+
+def place(
+    state: TrainState,
+    policy: policy_lib.Policy,
+    optimizer: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+) -> TrainState:
+  """Moves a state onto a mesh; the given one must not be used afterwards."""
+  params_at, opt_at = shardings(policy, optimizer, mesh)
+  return dataclasses.replace(
+      state,
+      params=jax.device_put(state.params, params_at),
+      opt_state=jax.device_put(state.opt_state, opt_at),
+      counters=jax.device_put(state.counters, sharding_lib.replicated(mesh)),
   )
 
 

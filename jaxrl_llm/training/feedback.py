@@ -1,0 +1,82 @@
+"""What allocation may know of a round, per group, as a JSON file."""
+
+from collections.abc import Mapping
+import pathlib
+
+import numpy as np
+
+from jaxrl_llm.data import atomic
+from jaxrl_llm.training import rounds
+
+
+def path_of(workdir: pathlib.Path, number: int) -> pathlib.Path:
+  """Returns the file of a round."""
+  return workdir / "feedback" / f"round_{number:04d}.json"
+
+
+def write(
+    path: pathlib.Path,
+    round_: rounds.Round,
+    advantages: Mapping[int, float],
+    number: int,
+) -> None:
+  """Writes one object per group of the round, dropped groups included.
+
+  Of each group: group_id, prompt_id; samples (baselines left out), scored
+  (finite reward), correct (reward part `correct` above 0, or, where rewards
+  have no such part, a positive reward), mean_reward over the scored (null
+  without), trained (records that entered training), mean_abs_advantage over
+  those (0 without).
+
+  Args:
+    path: of the file; there whole or not at all.
+    round_: that was trained on.
+    advantages: mean |A| over the response, by record id of trained records.
+    number: of the round.
+  """
+  index = round_.index
+  trained = set(round_.selection.positions.tolist())
+  sampled = np.flatnonzero(~index.baseline_mask)
+  groups: dict[int, list[int]] = {}
+  for position in sampled:
+    groups.setdefault(int(index.group_ids[position]), []).append(int(position))
+  content = {
+      "round": number,
+      "groups": [
+          _group(round_, members, trained, advantages)
+          for _, members in sorted(groups.items())
+      ],
+  }
+  path.parent.mkdir(parents=True, exist_ok=True)
+  atomic.write_json(path, content)
+
+
+def _group(
+    round_: rounds.Round,
+    members: list[int],
+    trained: set[int],
+    advantages: Mapping[int, float],
+) -> dict[str, float | int | None]:
+  """Returns what is said of one group."""
+  index = round_.index
+  rewards = index.rewards[members]
+  scored = np.isfinite(rewards)
+  correct = sum(_is_correct(round_.records[member]) for member in members)
+  used = [member for member in members if member in trained]
+  sizes = [advantages[int(index.record_ids[member])] for member in used]
+  return {
+      "group_id": int(index.group_ids[members[0]]),
+      "prompt_id": int(index.prompt_ids[members[0]]),
+      "samples": len(members),
+      "scored": int(scored.sum()),
+      "correct": correct,
+      "mean_reward": float(rewards[scored].mean()) if scored.any() else None,
+      "trained": len(used),
+      "mean_abs_advantage": float(np.mean(sizes)) if sizes else 0.0,
+  }
+
+
+def _is_correct(rollout) -> bool:
+  if not np.isfinite(rollout.reward):
+    return False
+  return rollout.reward_parts.get("correct", rollout.reward) > 0

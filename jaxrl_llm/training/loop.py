@@ -1,0 +1,292 @@
+"""The training loop over one round: rollout batches, epochs, mini-batches."""
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_llm import types
+from jaxrl_llm.data import plan
+from jaxrl_llm.data import reading
+from jaxrl_llm.losses import objective
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.training import agreement
+from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import feedback
+from jaxrl_llm.training import journal as journal_lib
+from jaxrl_llm.training import metrics
+from jaxrl_llm.training import minibatch as minibatch_lib
+from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import prepare
+from jaxrl_llm.training import rounds
+from jaxrl_llm.training import settings as settings_lib
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import step
+from jaxrl_llm.training import trainer as trainer_lib
+
+PyTree = types.PyTree
+TrainState = state_lib.TrainState
+
+
+def train(
+    policy: policy_lib.Policy,
+    state: TrainState,
+    spec: objective.Spec,
+    settings: settings_lib.TrainSettings,
+    folders: Sequence[pathlib.Path | str],
+    workdir: pathlib.Path | str,
+    *,
+    tokenizer_fingerprint: str | None,
+    seed: int,
+    round: int,
+    reference_params: PyTree | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    config: Mapping[str, Any] | None = None,
+    allocation: Mapping[str, Any] | None = None,
+    controls: Mapping[str, float] | None = None,
+) -> TrainState:
+  """Trains on one round's folders, from where the state stands, to its end.
+
+  Called again with a state restored from `workdir`/checkpoints it goes on as
+  if never interrupted; with a state beyond the round it returns at once.
+
+  Args:
+    policy: the network.
+    state: from state.create or checkpoints.restore; consumed.
+    spec: the objective.
+    settings: of the trainer.
+    folders: every rollout folder of the round, finished.
+    workdir: receives checkpoints/, prepared/, feedback/, metrics.jsonl and
+      tensorboard/.
+    tokenizer_fingerprint: of the model; None accepts any shard's.
+    seed: of the run.
+    round: that the folders belong to.
+    reference_params: of the reference policy, if the objective has one.
+    mesh: devices; None takes one.
+    config: JSON object saved in checkpoints.
+    allocation: JSON object saved in checkpoints.
+    controls: numbers of the objective that may change without recompiling.
+
+  Returns:
+    The state at the beginning of the next round, also saved.
+
+  Raises:
+    ValueError: the folders, settings or state do not fit; one line.
+    FloatingPointError: train.max_bad_updates updates in a row were skipped.
+  """
+  if state.position.round > round:
+    return state
+  if state.position.round < round:
+    raise ValueError(
+        f"train: expected the state at round {round}, found it at round"
+        f" {state.position.round}; train the rounds in order."
+    )
+  workdir = pathlib.Path(workdir)
+  trainer = trainer_lib.build(
+      policy,
+      spec,
+      settings,
+      mesh=mesh,
+      seed=seed,
+      controls=controls,
+      reference_params=reference_params,
+  )
+  work = rounds.open_round(
+      folders,
+      spec,
+      settings,
+      tokenizer_fingerprint=tokenizer_fingerprint,
+      seed=seed,
+      position=state.position,
+      lineage=state.lineage,
+      fingerprint=functools.partial(policy_lib.fingerprint, state.params),
+  )
+  save = functools.partial(
+      checkpoints.save,
+      workdir / "checkpoints",
+      kept=settings.checkpoints_kept,
+      config=dict(config or {}),
+      allocation=allocation,
+  )
+  optimizer = optimizer_lib.build(settings)
+  state = state_lib.place(state, policy, optimizer, trainer.mesh)
+  total, done = _extent(work, settings, state.position)
+  with (
+      jax.set_mesh(trainer.mesh),
+      contextlib.closing(
+          metrics.MetricsWriter(workdir, state.steps)
+      ) as writer,
+      metrics.ProgressBar(total, done, f"round {round}") as bar,
+  ):
+    journal = journal_lib.Journal(writer, bar, settings.max_bad_updates)
+    while state.position.batch < len(work.batches):
+      prepared = prepare.obtain(trainer, state, work, workdir)
+      if state.position.begins_batch:
+        _report(trainer, state, work, prepared, journal)
+      state = _train_batch(trainer, state, work, prepared, journal, save)
+      state = _at(state, state.position.next_batch(state.updates))
+    journal.flush()
+    _feed_back(work, workdir, state.position)
+    state = _at(state, state.position.next_round(state.updates))
+    save(state)
+  return state
+
+
+def _train_batch(
+    trainer: trainer_lib.Trainer,
+    state: TrainState,
+    work: rounds.Round,
+    prepared: prepare.Prepared,
+    journal: journal_lib.Journal,
+    save: Callable[[TrainState], Any],
+) -> TrainState:
+  """Runs the epochs over one rollout batch."""
+  settings = trainer.settings
+  batch = work.batches[state.position.batch]
+  number = state.steps
+  while state.position.epoch < settings.epochs:
+    minibatches = plan.minibatches(
+        work.index,
+        batch,
+        seed=trainer.seed,
+        epoch=state.position.epoch,
+        groups_per_minibatch=settings.groups_per_minibatch,
+    )
+    for rollouts in reading.read_ahead(
+        work.records, minibatches, state.position.minibatch
+    ):
+      terms = prepared.of([rollout.record_id for rollout in rollouts])
+      terms = {k: v for k, v in terms.items() if k in trainer.terms}
+      minibatch = minibatch_lib.build(trainer, rollouts, terms)
+      totals = minibatch_lib.accumulate(
+          trainer, state.params, minibatch, number
+      )
+      if _should_stop(trainer, totals):
+        return state
+      number += 1
+      state, outcome = _update(trainer, state, totals)
+      known = _known(state.position, minibatch)
+      journal.add(
+          journal_lib.Entry(
+              number, totals.metrics, outcome, known, minibatch.tokens
+          )
+      )
+      state = _at(state, state.position.next_minibatch())
+      if number % settings.checkpoint_every == 0 and not _ends_round(
+          state.position, work, settings, len(minibatches)
+      ):
+        journal.flush()
+        save(state)
+    state = _at(state, state.position.next_epoch())
+  return state
+
+
+def _update(
+    trainer: trainer_lib.Trainer, state: TrainState, totals: step.Totals
+) -> tuple[TrainState, dict[str, jax.Array]]:
+  """Dispatches one optimizer update."""
+  params, opt_state, counters, outcome = trainer.steps.update(
+      state.params, state.opt_state, state.counters, totals
+  )
+  state = dataclasses.replace(
+      state, params=params, opt_state=opt_state, counters=counters
+  )
+  return state, outcome
+
+
+def _should_stop(trainer: trainer_lib.Trainer, totals: step.Totals) -> bool:
+  """Whether the objective ends the epochs before this update."""
+  if trainer.needs.stop_deviation is None:
+    return False
+  finished = types.finish_metrics(jax.device_get(totals.metrics))
+  return objective.should_stop(trainer.spec, finished)
+
+
+def _at(state: TrainState, position: state_lib.Position) -> TrainState:
+  return dataclasses.replace(state, position=position)
+
+
+def _ends_round(
+    position: state_lib.Position,
+    work: rounds.Round,
+    settings: settings_lib.TrainSettings,
+    minibatches: int,
+) -> bool:
+  """Whether the round is over, and `train` about to save it as such."""
+  return (
+      position.batch == len(work.batches) - 1
+      and position.epoch == settings.epochs - 1
+      and position.minibatch == minibatches
+  )
+
+
+def _known(
+    position: state_lib.Position, minibatch: minibatch_lib.Minibatch
+) -> dict[str, float]:
+  """Returns what the host can say of an update."""
+  place = {
+      name: getattr(position, name)
+      for name in ("round", "batch", "epoch", "minibatch")
+  }
+  return place | dict(minibatch.known)
+
+
+def _extent(
+    work: rounds.Round,
+    settings: settings_lib.TrainSettings,
+    position: state_lib.Position,
+) -> tuple[int, int]:
+  """Returns the updates of the round, and those that lie behind."""
+  counts = [
+      work.minibatches(batch, settings.groups_per_minibatch)
+      for batch in work.batches
+  ]
+  done = settings.epochs * sum(counts[: position.batch])
+  if position.batch < len(counts):
+    done += position.epoch * counts[position.batch] + position.minibatch
+  return settings.epochs * sum(counts), done
+
+
+def _report(
+    trainer: trainer_lib.Trainer,
+    state: TrainState,
+    work: rounds.Round,
+    prepared: prepare.Prepared,
+    journal: journal_lib.Journal,
+) -> None:
+  """Writes what is known of a rollout batch before its first update."""
+  batch = work.batches[state.position.batch]
+  values = rounds.numbers(work, state.position, trainer.settings)
+  terms = prepared.of(work.index.record_ids[batch.positions])
+  if "proximal_logprobs" in terms:
+    found = agreement.report(
+        [work.records[int(n)] for n in batch.positions],
+        terms["proximal_logprobs"],
+        stale=bool(work.stale_mask[batch.positions].any())
+        or not state.position.begins_round,
+        compute_dtype=trainer.policy.compute_dtype,
+    )
+    values |= found.numbers()
+    if state.position.begins_round:
+      journal.bar.say(found.lines())
+  journal.write(state.steps + 1, "batch", values)
+
+
+def _feed_back(
+    work: rounds.Round, workdir: pathlib.Path, position: state_lib.Position
+) -> None:
+  """Writes the round's feedback from what was prepared."""
+  advantages: dict[int, float] = {}
+  for number in range(len(work.batches)):
+    path = prepare.path_of(workdir, dataclasses.replace(position, batch=number))
+    prepared = prepare.load(path)
+    values = prepared.of(prepared.record_ids)["advantages"]
+    for record_id, value in zip(prepared.record_ids.tolist(), values):
+      advantages[record_id] = float(np.mean(np.abs(value)))
+  path = feedback.path_of(workdir, position.round)
+  feedback.write(path, work, advantages, position.round)

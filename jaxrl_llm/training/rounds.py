@@ -1,0 +1,219 @@
+"""Opens a round's folders, plans its reading, and refuses what cannot be."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from jaxrl_llm.data import index as indices
+from jaxrl_llm.data import plan
+from jaxrl_llm.data import reading
+from jaxrl_llm.data import shards
+from jaxrl_llm.losses import objective
+from jaxrl_llm.training import settings as settings_lib
+from jaxrl_llm.training import state as state_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """What one round trains on, the same on every host and every resume.
+
+  Attributes:
+    records: by position.
+    index: of all records.
+    selection: records to train on, and drops by reason.
+    batches: rollout batches in order.
+    stale_mask: bool over positions, drawn by other weights than those the
+      round begins with; all False where a round is resumed in its middle.
+  """
+
+  records: reading.Records
+  index: indices.Index
+  selection: plan.Selection
+  batches: Sequence[plan.RolloutBatch]
+  stale_mask: np.ndarray
+
+  def minibatches(
+      self, batch: plan.RolloutBatch, groups_per_minibatch: int
+  ) -> int:
+    """Returns the mini-batches of one epoch over a batch."""
+    groups = len(np.unique(self.index.group_ids[batch.positions]))
+    return -(-groups // groups_per_minibatch)
+
+
+def numbers(
+    work: Round,
+    position: state_lib.Position,
+    settings: settings_lib.TrainSettings,
+) -> dict[str, float]:
+  """Returns what the metrics say of a rollout batch that comes next.
+
+  `off_policy_updates` is the off-policy degree: updates per rollout batch.
+  `staleness` counts updates from a record's oldest token to the batch's first
+  update; it means nothing on shards of another lineage. `reward` is over all
+  scored records of the round, dropped ones included.
+  """
+  index, batch = work.index, work.batches[position.batch]
+  lag = position.batch_updates - index.oldest_versions[batch.positions]
+  scored = ~index.baseline_mask & np.isfinite(index.rewards)
+  groups, sizes = np.unique(
+      index.group_ids[batch.members], return_counts=True
+  )
+  values = {
+      "round": position.round,
+      "batch": position.batch,
+      "records": len(batch.positions),
+      "groups": len(groups),
+      "groups_of_one": int(np.sum(sizes == 1)),
+      "off_policy_updates": settings.epochs
+      * work.minibatches(batch, settings.groups_per_minibatch),
+      "staleness_mean": float(lag.mean()),
+      "staleness_max": int(lag.max()),
+      "reward": float(index.rewards[scored].mean()),
+      "reward_failed": int(
+          np.sum(~index.baseline_mask & np.isnan(index.rewards))
+      ),
+  }
+  for reason, count in work.selection.drops.items():
+    values[f"dropped/{reason}"] = count
+  return values
+
+
+def open_round(
+    folders: Sequence[pathlib.Path | str],
+    spec: objective.Spec,
+    settings: settings_lib.TrainSettings,
+    *,
+    tokenizer_fingerprint: str | None,
+    seed: int,
+    position: state_lib.Position,
+    lineage: str,
+    fingerprint: Callable[[], str],
+) -> Round:
+  """Opens and plans.
+
+  Args:
+    folders: all folders of the round, finished.
+    spec: the objective.
+    settings: of the trainer.
+    tokenizer_fingerprint: of the model that is trained.
+    seed: of the run.
+    position: of the trainer.
+    lineage: of the trainer.
+    fingerprint: of the trainer's weights; called only at the beginning of a
+      round whose rollouts are of another lineage.
+
+  Raises:
+    ValueError: the folders do not fit the model, the objective or each other.
+  """
+  opened = [
+      shards.open_folder(path, tokenizer_fingerprint=tokenizer_fingerprint)
+      for path in folders
+  ]
+  index = indices.Index.build(opened)
+  _refuse_missing_topk(opened, spec)
+  _refuse_groups_of_one(index, spec)
+  selection = plan.select(
+      index,
+      tokens_per_row=settings.tokens_per_row,
+      keep_uniform_groups=settings.keep_uniform_groups,
+      max_staleness=settings.max_staleness,
+      policy_version=position.round_updates,
+      lineage=lineage,
+  )
+  batches = plan.rollout_batches(
+      index,
+      selection,
+      seed=seed,
+      groups_per_batch=settings.groups_per_batch,
+      first_number=position.round,
+  )
+  stale_mask = np.zeros(len(index), bool)
+  if position.begins_round:
+    stale_mask = _stale(opened, index, position, lineage, fingerprint)
+    _refuse_hidden_staleness(
+        spec, stale_mask[selection.positions], len(batches)
+    )
+  return Round(reading.Records(opened), index, selection, batches, stale_mask)
+
+
+def _stale(
+    folders: Sequence[shards.Folder],
+    index: indices.Index,
+    position: state_lib.Position,
+    lineage: str,
+    fingerprint: Callable[[], str],
+) -> np.ndarray:
+  """Returns bool [M], True where other weights drew a record.
+
+  A folder of another lineage is fresh if its weights are the trainer's to the
+  bit: two runs that start from the same model.
+  """
+  own = None
+  parts = []
+  start = 0
+  for folder in folders:
+    versions = index.oldest_versions[start : start + len(folder)]
+    start += len(folder)
+    current = position.round_updates
+    if folder.metadata.lineage != lineage:
+      own = own or fingerprint()
+      same = folder.metadata.weights_fingerprint == own
+      current = folder.metadata.policy_version if same else None
+    if current is None:
+      parts.append(np.ones(len(folder), bool))
+    else:
+      parts.append(versions != current)
+  return np.concatenate(parts)
+
+
+def _refuse_hidden_staleness(
+    spec: objective.Spec, stale_mask: np.ndarray, batches: int
+) -> None:
+  """Refuses a proximal anchor that would hide staleness (DESIGN §3)."""
+  if objective.requirements(spec).correction_named:
+    return
+  if stale_mask.any():
+    why = (
+        f"{int(stale_mask.sum())} of {len(stale_mask)} records were drawn by"
+        " other weights than the trainer's"
+    )
+  elif batches > 1:
+    why = f"the last {batches - 1} of {batches} rollout batches will be stale"
+  else:
+    return
+  raise ValueError(
+      f"objective.correction: {why}, which the proximal anchor of"
+      f" {spec.name} hides; set it to tis, icepop, decoupled, rejection,"
+      " bypass or none."
+  )
+
+
+def _refuse_groups_of_one(index: indices.Index, spec: objective.Spec) -> None:
+  """Refuses groups that were generated with one sample."""
+  if not objective.requirements(spec).group_baseline:
+    return
+  sampled = np.flatnonzero(~index.baseline_mask)
+  alone = sampled[index.group_sizes(sampled) == 1]
+  if alone.size:
+    raise ValueError(
+        f"generation.samples_per_prompt: {alone.size} groups have one sample"
+        f" (prompt {index.prompt_ids[alone[0]]}), and {spec.name} compares"
+        " samples within a group; generate at least 2, or set"
+        " objective.advantage=reward."
+    )
+
+
+def _refuse_missing_topk(
+    folders: Sequence[shards.Folder], spec: objective.Spec
+) -> None:
+  """Refuses shards that lack the behaviour top-K that the objective reads."""
+  wanted = objective.requirements(spec).behavior_topk
+  for folder in folders:
+    if folder.metadata.topk < wanted:
+      raise ValueError(
+          f"{folder.path}: expected the top {wanted} ids of each token for"
+          f" {spec.name}, found {folder.metadata.topk}; generate with"
+          f" sampling.record_topk={wanted}."
+      )

@@ -1,0 +1,106 @@
+"""Log-probs of whole records by forward passes over packed rows."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+import jax
+import numpy as np
+
+from jaxrl_llm import types
+from jaxrl_llm.data import packing
+from jaxrl_llm.data import reading
+
+PyTree = types.PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  """The one shape of every micro-batch of a run.
+
+  Attributes:
+    rows: of a micro-batch.
+    tokens: of a row.
+  """
+
+  rows: int
+  tokens: int
+
+
+def place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
+  """Puts numpy arrays with rows on axis 0 onto the devices.
+
+  Every host holds the whole arrays and hands over only its own rows.
+  """
+
+  def put(array):
+    array = np.asarray(array)
+    return jax.make_array_from_callback(
+        array.shape, sharding, lambda index: array[index]
+    )
+
+  return jax.tree.map(put, tree)
+
+
+def over_records(
+    score: Callable[[types.Batch], dict[str, jax.Array]],
+    records: reading.Records,
+    positions: np.ndarray,
+    lengths: np.ndarray,
+    shape: Shape,
+    sharding: jax.sharding.Sharding,
+) -> dict[str, list[np.ndarray]]:
+  """Scores records packed into micro-batches, and unpacks what comes back.
+
+  Args:
+    score: placed batch -> arrays [B, T] or [B, T, K] by name.
+    records: where the positions point to.
+    positions: int64 [N].
+    lengths: int32 [N], tokens of those records.
+    shape: of a micro-batch.
+    sharding: of its rows.
+
+  Returns:
+    By name, for each of the N records its response's [R] or [R, K], with 0
+    outside the trained tokens.
+  """
+  rows = packing.pack(lengths, shape.tokens)
+  results: dict[str, list] = {}
+  for start in range(0, len(rows), shape.rows):
+    chosen = rows[start : start + shape.rows]
+    members = [member for row in chosen for member in row]
+    rollouts = [records[int(positions[member])] for member in members]
+    local = _renumber(chosen)
+    batch = packing.assemble(
+        rollouts,
+        local,
+        tokens_per_row=shape.tokens,
+        rows_per_microbatch=shape.rows,
+    )
+    scored = jax.device_get(score(place(batch, sharding)))
+    for name, values in scored.items():
+      into = results.setdefault(name, [None] * len(positions))
+      for member, found in zip(members, responses(values, rollouts, local)):
+        into[member] = found
+  return results
+
+
+def responses(
+    values: np.ndarray,
+    rollouts: Sequence[types.Rollout],
+    rows: Sequence[Sequence[int]],
+) -> list[np.ndarray]:
+  """Takes packed rows apart: the response's part of each rollout, in order."""
+  found = [None] * len(rollouts)
+  for row, members in enumerate(rows):
+    start = 0
+    for member in members:
+      first = start + rollouts[member].prompt_tokens.size
+      start = first + rollouts[member].response_tokens.size
+      found[member] = np.asarray(values[row, first:start])
+  return found
+
+
+def _renumber(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+  """Numbers the members of some rows 0, 1, 2, … in order."""
+  numbers = iter(range(sum(map(len, rows))))
+  return [[next(numbers) for _ in row] for row in rows]

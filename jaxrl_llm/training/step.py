@@ -1,0 +1,237 @@
+"""The jitted functions of training, with shardings and donation spelled out.
+
+One update is: zero totals; add the loss and gradient sums of each micro-batch;
+apply the optimizer once. Denominators were fixed before the mini-batch was
+split (objective.denominators), so the sums simply add.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_llm import types
+from jaxrl_llm.losses import objective
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding as sharding_lib
+from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import settings as settings_lib
+from jaxrl_llm.training import state as state_lib
+
+Array = types.Array
+PyTree = types.PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Totals:
+  """Sums over the micro-batches seen so far.
+
+  Attributes:
+    grads: tree of the parameters.
+    loss: scalar; the optimised quantity once all micro-batches are in.
+    metrics: mergeable sums by name.
+  """
+
+  grads: PyTree
+  loss: Array
+  metrics: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+  """The compiled functions of one run.
+
+  Attributes:
+    score: (params, batch, topk) -> TokenLogprobs, without a gradient; topk is
+      static.
+    denominators: terms of a whole mini-batch -> per-token weights by name.
+    start_sums: (params, batch) -> statistics of nothing.
+    add_sums: (params, sums, batch) -> sums; the gradient-free first pass,
+      called only if the objective asks for statistics. Donates the sums.
+    start: (params, batch, weights, sums) -> Totals of nothing.
+    add: (params, totals, batch, weights, sums) -> totals. Donates the totals.
+    update: (params, opt_state, counters, totals) -> the first three anew, and
+      scalars by name (see journal.Entry). Donates the first three.
+  """
+
+  score: Callable
+  denominators: Callable
+  start_sums: Callable
+  add_sums: Callable
+  start: Callable
+  add: Callable
+  update: Callable
+
+
+def live_terms(
+    policy: policy_lib.Policy,
+    spec: objective.Spec,
+    params: PyTree,
+    batch: types.Batch,
+) -> types.Terms:
+  """Fills in what the live policy says of a micro-batch."""
+  needs = objective.requirements(spec)
+  wants_topk = bool(needs.behavior_topk or needs.proximal_topk)
+  scored = policy.token_logprobs(
+      params,
+      batch.tokens,
+      batch.segment_ids,
+      batch.positions,
+      batch.temperatures,
+      batch.terms.mask,
+      gather_ids=batch.terms.topk_ids if wants_topk else None,
+      entropy=needs.entropy,
+  )
+  return dataclasses.replace(
+      batch.terms,
+      logprobs=scored.logprobs,
+      entropy=scored.entropy,
+      topk_logprobs=scored.gathered,
+  )
+
+
+def microbatch_loss(
+    policy: policy_lib.Policy,
+    spec: objective.Spec,
+    params: PyTree,
+    batch: types.Batch,
+    weights: PyTree,
+    statistics: PyTree | None,
+) -> tuple[Array, PyTree]:
+  """Returns a micro-batch's share of the loss, and its metric sums."""
+  terms = live_terms(policy, spec, params, batch)
+  output = objective.apply(spec, terms, weights, statistics)
+  return output.loss, output.metrics
+
+
+@functools.lru_cache(maxsize=8)
+def build(
+    policy: policy_lib.Policy,
+    spec: objective.Spec,
+    settings: settings_lib.TrainSettings,
+    mesh: jax.sharding.Mesh,
+) -> Steps:
+  """Makes the functions; each compiles on first use, for one batch shape.
+
+  The same arguments give the same functions, so the rounds of a run compile
+  once.
+
+  Args:
+    policy: the network.
+    spec: the objective.
+    settings: the optimizer's are read.
+    mesh: where parameters and the rows of micro-batches lie.
+  """
+  optimizer = optimizer_lib.build(settings)
+  everywhere = sharding_lib.replicated(mesh)
+  params_at, opt_at = state_lib.shardings(policy, optimizer, mesh)
+  totals_at = Totals(params_at, everywhere, everywhere)
+
+  def loss(params, batch, weights, sums):
+    return microbatch_loss(policy, spec, params, batch, weights, sums)
+
+  def sums_of(params, batch):
+    terms = live_terms(policy, spec, params, batch)
+    return objective.statistics(spec, terms)
+
+  def score(params, batch, topk):
+    return policy.token_logprobs(
+        params,
+        batch.tokens,
+        batch.segment_ids,
+        batch.positions,
+        batch.temperatures,
+        batch.terms.mask,
+        topk=topk,
+    )
+
+  def start_sums(params, batch):
+    return _zeros(jax.eval_shape(sums_of, params, batch))
+
+  def add_sums(params, sums, batch):
+    return jax.tree.map(jnp.add, sums, sums_of(params, batch))
+
+  def start(params, batch, weights, sums):
+    value, metrics = jax.eval_shape(loss, params, batch, weights, sums)
+    return Totals(_zeros(params), _zeros(value), _no_metrics(metrics))
+
+  def add(params, totals, batch, weights, sums):
+    return _add(loss, params, totals, batch, weights, sums)
+
+  def update(params, opt_state, counters, totals):
+    rate = optimizer_lib.schedule(settings)(counters.updates)
+    *moved, outcome = _update(
+        optimizer, params, opt_state, counters, totals
+    )
+    return *moved, outcome | {"learning_rate": jnp.asarray(rate)}
+
+  return Steps(
+      score=jax.jit(score, static_argnums=2, out_shardings=everywhere),
+      denominators=jax.jit(lambda terms: objective.denominators(spec, terms)),
+      start_sums=jax.jit(start_sums, out_shardings=everywhere),
+      add_sums=jax.jit(add_sums, donate_argnums=1, out_shardings=everywhere),
+      start=jax.jit(start, out_shardings=totals_at),
+      add=jax.jit(add, donate_argnums=1, out_shardings=totals_at),
+      update=jax.jit(
+          update,
+          donate_argnums=(0, 1, 2),
+          out_shardings=(params_at, opt_at, everywhere, everywhere),
+      ),
+  )
+
+
+def _add(loss, params, totals, batch, weights, sums):
+  """Adds one micro-batch to the totals."""
+  gradient = jax.value_and_grad(loss, has_aux=True)
+  (value, metrics), grads = gradient(params, batch, weights, sums)
+  return Totals(
+      jax.tree.map(jnp.add, totals.grads, grads),
+      totals.loss + value,
+      types.merge_metrics(totals.metrics, metrics),
+  )
+
+
+def _update(optimizer, params, opt_state, counters, totals):
+  """Applies the optimizer, or changes nothing if a number is not finite."""
+  norm = optax.global_norm(totals.grads)
+  finite = jnp.isfinite(norm) & jnp.isfinite(totals.loss)
+  deltas, moved = optimizer.update(totals.grads, opt_state, params)
+  stepped = optax.apply_updates(params, deltas)
+  params, opt_state = jax.tree.map(
+      lambda new, old: jnp.where(finite, new, old),
+      (stepped, moved),
+      (params, opt_state),
+  )
+  one = jnp.int32(1)
+  counters = state_lib.Counters(
+      updates=counters.updates + jnp.where(finite, one, 0),
+      bad_updates=counters.bad_updates + jnp.where(finite, 0, one),
+      bad_in_a_row=jnp.where(finite, 0, counters.bad_in_a_row + one),
+  )
+  outcome = {
+      "grad_norm": norm,
+      "skipped": ~finite,
+      "updates": counters.updates,
+      "bad_in_a_row": counters.bad_in_a_row,
+  }
+  return params, opt_state, counters, outcome
+
+
+def _zeros(tree):
+  return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+
+
+def _no_metrics(metrics):
+  """Returns what leaves every metric as it is when merged with it."""
+
+  def neutral(metric):
+    empty = -jnp.inf if isinstance(metric, types.Max) else 0
+    return jax.tree.map(
+        lambda leaf: jnp.full(leaf.shape, empty, leaf.dtype), metric
+    )
+
+  return {name: neutral(metric) for name, metric in metrics.items()}
