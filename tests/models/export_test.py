@@ -87,7 +87,9 @@ def test_trained_weights_lose_nothing(tmp_path):
   same = tensors["model.layers.0.mlp.gate_proj.weight"]
   assert same.dtype == ml_dtypes.bfloat16
   again = weights.read(tmp_path / "out")[1]
-  np.testing.assert_array_equal(again["layers"]["gate"], params["layers"]["gate"])
+  np.testing.assert_array_equal(
+      again["layers"]["gate"], params["layers"]["gate"]
+  )
 
   export.save(tmp_path / "rounded", config, params, {}, dtype="bfloat16")
   tensors = safetensors.numpy.load_file(tmp_path / "rounded" / WEIGHTS)

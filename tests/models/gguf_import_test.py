@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import sys
 
 import gguf
 import numpy as np
@@ -216,3 +217,9 @@ def test_refused_files(tmp_path):
   for size in (0, 3, 100, 1000, len(content) - 50_000):
     path.write_bytes(content[:size])
     assert "damaged" in refusal(path), size
+
+
+def test_library_not_installed(tmp_path, monkeypatch):
+  path = write(tmp_path / "model.gguf", UNTIED)
+  monkeypatch.setitem(sys.modules, "gguf", None)
+  assert "jaxrl_llm[gguf]" in refusal(path, ImportError)
