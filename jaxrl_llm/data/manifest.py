@@ -107,6 +107,20 @@ def read_json(path: pathlib.Path) -> Any:
     ) from error
 
 
+def differences(
+    found: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
+  """Says "key was A, now B" of each value that differs, groups entered."""
+  lines = []
+  for key in sorted(found.keys() | expected.keys()):
+    was, now = found.get(key), expected.get(key)
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+      lines += differences(was, now, f"{prefix}{key}.")
+    elif was != now:
+      lines.append(f"{prefix}{key} was {was!r}, now {now!r}")
+  return lines
+
+
 def damage(
     folder: pathlib.Path, manifest: Manifest, checksums: bool = True
 ) -> list[tuple[str, str]]:

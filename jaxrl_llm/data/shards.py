@@ -106,6 +106,23 @@ class ShardWriter:
       )
     atomic.publish(beside, path)
 
+  def read(self, shard_index: int) -> list[types.Rollout]:
+    """Reads a shard that is written, before the folder is finished.
+
+    Raises:
+      ValueError: the shard is damaged.
+    """
+    path = self.path(shard_index)
+    try:
+      examples = map(self._features.deserialize_example_np, _raw_records(path))
+      return [schema.decode(example, self.metadata) for example in examples]
+    except (RuntimeError, ValueError) as error:
+      problem = str(error).split("\n", maxsplit=1)[0]
+      raise ValueError(
+          f"{path}: damaged ({problem}); delete it and run the same `generate`"
+          " again."
+      ) from error
+
   def finish(self) -> manifests.Manifest:
     """Writes the TFDS description and then the manifest.
 
@@ -143,11 +160,10 @@ class ShardWriter:
     found = manifests.read_json(path)
     if found == content:
       return
-    keys = sorted(found.keys() | content.keys())
-    odd = [key for key in keys if found.get(key) != content.get(key)]
+    odd = "; ".join(manifests.differences(found, content))
     raise ValueError(
-        f"{self.folder}: begun with other {', '.join(odd)}; resume it with the"
-        " same configuration, choose another folder or delete this one."
+        f"{self.folder}: begun with other settings: {odd}; resume it with the"
+        " same ones, choose another folder or delete this one."
     )
 
   def _serialize(self, path: pathlib.Path, rollout: types.Rollout) -> bytes:

@@ -107,8 +107,30 @@ def test_a_killed_writer_resumes_to_the_same_bytes(tmp_path, rollout, metadata):
 def test_a_folder_belongs_to_one_job(tmp_path, metadata):
   shards.ShardWriter(tmp_path, metadata(), 2)
   shards.ShardWriter(tmp_path, metadata(), 2)
-  with pytest.raises(ValueError, match="begun with other policy_version, shar"):
-    shards.ShardWriter(tmp_path, metadata(policy_version=4), 3)
+  other = metadata(policy_version=4, sampling={"temperature": 0.7, "top_k": 5})
+  with pytest.raises(ValueError) as error:
+    shards.ShardWriter(tmp_path, other, 3)
+  assert "policy_version was 3, now 4; sampling.stops was [1, 2], now None;" in (
+      str(error.value)
+  )
+  assert "sampling.top_k was None, now 5; shards was 2, now 3; resume it" in (
+      str(error.value)
+  )
+
+
+def test_a_written_shard_is_read_before_the_folder_is_finished(
+    tmp_path, metadata, rollout
+):
+  writer = shards.ShardWriter(tmp_path, metadata(), 2)
+  written = [rollout(0), rollout(1)]
+  writer.write(1, written)
+  for found, expected in zip(writer.read(1), written, strict=True):
+    _assert_equal(found, expected)
+  content = bytearray(writer.path(1).read_bytes())
+  content[len(content) // 2] ^= 1
+  writer.path(1).write_bytes(content)
+  with pytest.raises(ValueError, match=r"00001-of-00002: damaged .*delete it"):
+    writer.read(1)
 
 
 def test_a_shard_is_written_once_and_never_empty(tmp_path, metadata, rollout):
