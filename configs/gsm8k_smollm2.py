@@ -16,7 +16,7 @@ from configs import base
 def get_config() -> ml_collections.ConfigDict:
   """Returns larger groups and longer responses, answers compared as maths."""
   config = base.get_config()
-  config.model.path = "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+  config.model.path = ".cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
   config.prompts.source = "jsonl"
   config.prompts.count = 0
   config.prompts.template = (

@@ -17,7 +17,7 @@ from configs import base
 def get_config() -> ml_collections.ConfigDict:
   """Returns two-term sums and differences, 128 responses per round."""
   config = base.get_config()
-  config.model.path = "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+  config.model.path = ".cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
   config.prompts.max_tokens = 64
   config.sampling.max_new_tokens = 24
   config.generation.slots = 64

@@ -30,10 +30,19 @@ def overview() -> str:
       "",
       "Verbs (python -m jaxrl_llm VERB --help tells more):",
   ]
-  for verb in VERBS:
-    summary = ast.get_docstring(_parse(verb)).splitlines()[0]
-    lines.append(f"  {verb:<10}{summary}")
+  lines += [f"  {verb:<10}{summary(verb)}" for verb in VERBS]
   return "\n".join(lines)
+
+
+def markdown_rows() -> list[str]:
+  """Returns the verbs as the table of README.md."""
+  rows = ["| verb | what it does |", "|---|---|"]
+  return rows + [f"| `{verb}` | {summary(verb)} |" for verb in VERBS]
+
+
+def summary(verb: str) -> str:
+  """Returns the first line of a verb's file."""
+  return ast.get_docstring(_parse(verb)).splitlines()[0]
 
 
 def verb_help(verb: str) -> str:
