@@ -1,0 +1,1 @@
+"""Exact match, majority vote and pass@k, with their confidence intervals."""
