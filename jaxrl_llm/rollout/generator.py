@@ -1,0 +1,266 @@
+"""Writes the rollouts of a round to shards, in a job that resumes.
+
+A plan fixes, before anything is sampled, which responses lie in which shard.
+Each shard is generated on its own, from empty slots until they are drained,
+and each token is drawn with a key that names it. So a shard's bytes depend on
+the weights, the seed, the plan and the settings, and neither on who writes it
+nor on what was killed before.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import os
+import time
+from typing import Any
+
+import jax
+from rich import progress as rich_progress
+
+from jaxrl_llm import types
+from jaxrl_llm.data import prompts as prompts_lib
+from jaxrl_llm.data import shards as shards_lib
+from jaxrl_llm.data import tokenizer as tokenizer_lib
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.rollout import engine as engine_lib
+from jaxrl_llm.rollout import planning
+from jaxrl_llm.rollout import records
+from jaxrl_llm.rollout import rewards
+from jaxrl_llm.rollout import sampler
+from jaxrl_llm.rollout import summary
+
+Prompt = prompts_lib.Prompt
+PyTree = types.PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationSettings:
+  """How rounds are generated (config.generation); see configs/base.py."""
+
+  prompts_per_round: int = 16
+  samples_per_prompt: int = 8
+  slots: int = 32
+  prefill_rows: int = 8
+  prompt_buckets: tuple[int, ...] = (64, 128)
+  steps_per_call: int = 4
+  records_per_shard: int = 64
+
+  def __post_init__(self):
+    object.__setattr__(self, "prompt_buckets", tuple(self.prompt_buckets))
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.name != "prompt_buckets" and value < 1:
+        raise ValueError(
+            f"generation.{field.name}: expected an integer >= 1, found "
+            f"{value!r}; raise it."
+        )
+    buckets = self.prompt_buckets
+    if not buckets or buckets[0] < 1 or list(buckets) != sorted(set(buckets)):
+      raise ValueError(
+          "generation.prompt_buckets: expected ascending lengths in tokens, "
+          f"found {buckets}; write for example (64, 128)."
+      )
+
+  @property
+  def shapes(self) -> engine_lib.Shapes:
+    """What the engine compiles for."""
+    return engine_lib.Shapes(
+        self.slots,
+        self.prefill_rows,
+        self.prompt_buckets,
+        self.steps_per_call,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+  """A response with its text.
+
+  Attributes:
+    response: tokens, log-probs and the reason of its end.
+    text: decoded, without control tokens.
+  """
+
+  response: engine_lib.Response
+  text: str
+
+
+def sample(
+    policy: policy_lib.Policy,
+    params: PyTree,
+    tokenizer: tokenizer_lib.Tokenizer,
+    prompts: Sequence[Prompt],
+    samples: int,
+    sampling: sampler.SamplingSettings,
+    settings: GenerationSettings,
+    *,
+    seed: int,
+    stream: str = "evaluation",
+    progress: bool = True,
+) -> list[list[Sampled]]:
+  """Answers prompts outside of any round.
+
+  The same seed draws the same noise for the same prompt and sample, so two
+  policies are compared on common random numbers.
+
+  Args:
+    policy: the network.
+    params: its parameters.
+    tokenizer: decodes, and names the ids that end a response.
+    prompts: with distinct ids.
+    samples: responses per prompt.
+    sampling: temperature 0 takes the most likely tokens.
+    settings: shapes of the engine.
+    seed: root of the random streams.
+    stream: one of sampler.STREAMS.
+    progress: show a bar.
+
+  Returns:
+    The responses of each prompt, in order.
+  """
+  engine = engine_lib.Engine(
+      policy, params, tokenizer.stop_ids, sampling, settings.shapes
+  )
+  requests = [
+      records.request(
+          prompt, stream, seed, 0, range(samples), sampling.temperature
+      )
+      for prompt in prompts
+  ]
+  answers: list[list[Sampled]] = [[None] * samples for _ in prompts]
+  with _bar("Answering", len(prompts) * samples, progress) as advance:
+    for index, place, response in engine.run(requests):
+      answers[index][place] = Sampled(
+          response, records.text_of(tokenizer, response.tokens)
+      )
+      advance(1)
+  return answers
+
+
+def generate_round(
+    policy: policy_lib.Policy,
+    params: PyTree,
+    tokenizer: tokenizer_lib.Tokenizer,
+    prompts: Sequence[Prompt],
+    counts: Sequence[int],
+    sampling: sampler.SamplingSettings,
+    settings: GenerationSettings,
+    *,
+    folder: str | os.PathLike[str],
+    version: int,
+    lineage: str,
+    round_number: int,
+    seed: int,
+    grader: rewards.Grader,
+    config: Mapping[str, Any] | None = None,
+    baselines: bool = False,
+    host: int = 0,
+    hosts: int = 1,
+    progress: bool = True,
+) -> summary.RoundStats:
+  """Generates, grades and writes what one host owes to a round.
+
+  Killed at any moment and called again with the same arguments, it writes the
+  shards that are missing, with the bytes that they would have had.
+
+  Args:
+    policy: the network.
+    params: its parameters.
+    tokenizer: decodes, and names the ids that end a response.
+    prompts: of the round, with distinct ids.
+    counts: samples of each prompt.
+    sampling: temperature above 0.
+    settings: shapes of the engine and size of shards.
+    folder: of this host's shards.
+    version: optimizer updates of the policy.
+    lineage: versions compare only within one lineage.
+    round_number: k, folded into every key.
+    seed: root of the random streams.
+    grader: gives rewards.
+    config: what a reader may want to know, JSON values; a resume must give
+      the same.
+    baselines: also a greedy response of each prompt, in the role baseline.
+    host: which of `hosts` this is; it writes every hosts-th shard.
+    hosts: that share the round.
+    progress: show a bar.
+
+  Returns:
+    Numbers over this host's records, found and made.
+
+  Raises:
+    ValueError: the folder was begun with other settings, a shard in it is
+      damaged, or an argument does not fit; in one line, with the remedy.
+  """
+  wanted = records.Round(
+      tokenizer, prompts, sampling, grader, lineage, round_number, version, seed
+  )
+  plan = planning.plan(counts, settings.records_per_shard, baselines)
+  own = plan[host::hosts]
+  if not own or len(counts) != len(prompts):
+    raise ValueError(
+        f"generation: expected a count per prompt and a shard per host, found "
+        f"{len(counts)} counts, {len(prompts)} prompts, {len(plan)} shards and "
+        f"{hosts} hosts; lower generation.records_per_shard for more shards."
+    )
+  settled = {
+      "seed": seed,
+      "plan": planning.fingerprint(plan),
+      "host": f"{host} of {hosts}",
+      "generation": dataclasses.asdict(settings),
+      "runtime": f"jax {jax.__version__} on {jax.default_backend()}",
+  }
+  metadata = wanted.metadata(params, {"job": settled, **(config or {})})
+  writer = shards_lib.ShardWriter(folder, metadata, len(own))
+  engine, tally = None, summary.Tally()
+  total = sum(piece.records for pieces in own for piece in pieces)
+  with _bar(f"Round {round_number}", total, progress) as advance:
+    for index, pieces in enumerate(own):
+      if writer.path(index).is_file():
+        tally.add(_found(writer, index, wanted.record_ids(pieces)))
+        advance(sum(piece.records for piece in pieces))
+        continue
+      engine = engine or engine_lib.Engine(
+          policy, params, tokenizer.stop_ids, sampling, settings.shapes
+      )
+      started, responses = time.monotonic(), {}
+      for number, place, response in engine.run(wanted.requests(pieces)):
+        responses[number, place] = response
+        advance(1)
+      seconds = time.monotonic() - started
+      rollouts = wanted.rollouts(pieces, responses)
+      writer.write(index, rollouts)
+      tally.add(rollouts, seconds)
+  writer.finish()
+  return tally.finish()
+
+
+def _found(
+    writer: shards_lib.ShardWriter, index: int, expected: Sequence[int]
+) -> list[types.Rollout]:
+  """Reads a shard of an earlier run and compares its records with the plan."""
+  rollouts = writer.read(index)
+  if [rollout.record_id for rollout in rollouts] != list(expected):
+    raise ValueError(
+        f"{writer.path(index)}: expected the {len(expected)} records of the "
+        f"plan, found {len(rollouts)} others; delete it and run the same "
+        "`generate` again."
+    )
+  return rollouts
+
+
+@contextlib.contextmanager
+def _bar(
+    title: str, total: int, shown: bool
+) -> Iterator[Callable[[int], None]]:
+  """Shows a bar of responses; yields what advances it."""
+  columns = (
+      rich_progress.TextColumn("{task.description}"),
+      rich_progress.BarColumn(),
+      rich_progress.MofNCompleteColumn(),
+      rich_progress.TextColumn("responses"),
+      rich_progress.TimeElapsedColumn(),
+      rich_progress.TimeRemainingColumn(),
+  )
+  with rich_progress.Progress(*columns, disable=not shown) as bar:
+    task = bar.add_task(title, total=total)
+    yield lambda count: bar.advance(task, count)
