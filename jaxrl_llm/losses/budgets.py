@@ -16,6 +16,7 @@ from jaxrl_llm.losses import trust_regions
 Array = jax.Array
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Spending:
   """What a prefix has spent; all float [B, T], 0 where masked.

@@ -11,6 +11,7 @@ from jaxrl_llm.losses import parts
 Array = jax.Array
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Layout:
   """Where the response tokens of each packed sequence lie.

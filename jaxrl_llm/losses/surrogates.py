@@ -15,6 +15,7 @@ from jaxrl_llm.losses import parts
 Array = jax.Array
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Region:
   """The verdict of a trust region; float arrays are detached, [B, T].

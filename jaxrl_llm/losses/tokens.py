@@ -15,6 +15,7 @@ Array = jax.Array
 LOG_RATIO_CLAMP = 20.0
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tokens:
   """Masked log-probs of one micro-batch; all float arrays are [B, T].
