@@ -116,7 +116,7 @@ def complaint(path: pathlib.Path, module: str) -> str:
   if parts[0] == "jaxrl_llm":
     inner = ".".join(parts[1:])
     allowed = own == ALL or any(
-        inner == name or inner.startswith(name + ".")
+        inner in ("", name) or inner.startswith(name + ".")
         for name in (*own, layer(path))
     )
     return "" if allowed else f"{layer(path)} may not import {module}"

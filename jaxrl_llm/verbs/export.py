@@ -1,0 +1,30 @@
+"""Writes a checkpoint as a Hugging Face folder that transformers loads.
+
+Takes the latest checkpoint under --workdir (or the one that
+--config.export.checkpoint numbers) and writes weights, configuration and
+tokenizer to --config.export.folder, which must not hold anything yet.
+"""
+
+import pathlib
+
+import ml_collections
+
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.training import checkpoints
+from jaxrl_llm.verbs import flags
+from jaxrl_llm.verbs import parts
+
+SECTIONS = ("seed", "mesh", "model", "export")
+
+
+def main(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path | None
+) -> None:
+  """Writes the folder and prints its path."""
+  workdir = flags.require_workdir(workdir, "export")
+  checkpoint = parts.checkpoint(workdir, config.export.checkpoint)
+  model = parts.model(config, parts.tokenizer(config))
+  params = checkpoints.restore_params(checkpoint, model.policy.shapes)
+  target = pathlib.Path(config.export.folder or workdir / "export")
+  policy_lib.save(target, model.policy, params, model.tokenizer.files())
+  print(f"{checkpoint} exported to {target}")

@@ -1,0 +1,87 @@
+"""Generates one round of rollout shards with the current policy.
+
+The policy is the latest checkpoint under --workdir, else the model; the round
+is the one that training comes to next. Shards lie in
+rollouts/round_K/host_000. Killed and started again, it writes the shards that
+are missing, with the bytes that they would have had.
+"""
+
+import pathlib
+
+import jax
+import ml_collections
+
+from jaxrl_llm.losses import objective
+from jaxrl_llm.rollout import generator
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import flags
+from jaxrl_llm.verbs import folders
+from jaxrl_llm.verbs import parts
+from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import rounds
+from jaxrl_llm.verbs import train
+
+# What a shard's bytes depend on; it must not change within a workdir.
+RECORDED = ("seed", "model", "prompts", "sampling", "generation", "reward")
+SECTIONS = (
+    "seed", "mesh", "model", "prompts", "sampling", "generation", "reward",
+    "objective", "train",
+)
+
+
+def main(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path | None
+) -> None:
+  """Generates the next round and prints its numbers and its folder."""
+  workdir = flags.require_workdir(workdir, "generate")
+  job = parts.job(config)
+  record.agree(config, RECORDED, workdir)
+  state = train.start(config, job.model, workdir)
+  folder = round_of(job, state, state.position.round, workdir)
+  print(f"shards: {folder}")
+
+
+def round_of(
+    job: parts.Job,
+    state: state_lib.TrainState,
+    number: int,
+    workdir: pathlib.Path,
+) -> pathlib.Path:
+  """Generates what is missing of a round.
+
+  Args:
+    job: model, prompts, grader.
+    state: holds the policy that generates, its version and lineage.
+    number: of the round.
+    workdir: receives the shards.
+
+  Returns:
+    The folder of the round's shards.
+  """
+  settings = parts.generation_settings(job.config)
+  posed = rounds.prompts_of(
+      job.train_prompts, number, settings.prompts_per_round, job.config.seed
+  )
+  needs = objective.requirements(parts.spec(job.config))
+  folder = folders.host_folder(workdir, number, jax.process_index())
+  stats = generator.generate_round(
+      job.model.policy,
+      state.params,
+      job.model.tokenizer,
+      posed,
+      [settings.samples_per_prompt] * len(posed),
+      parts.sampling_settings(job.config),
+      settings,
+      folder=folder,
+      version=state.updates,
+      lineage=state.lineage,
+      round_number=number,
+      seed=job.config.seed,
+      grader=job.grader,
+      config=record.select(job.config, ("model", "prompts", "reward")),
+      baselines=needs.greedy_baseline,
+      host=jax.process_index(),
+      hosts=jax.process_count(),
+  )
+  print(f"round {number}: {stats}")
+  return folder

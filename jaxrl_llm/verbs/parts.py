@@ -1,0 +1,240 @@
+"""The parts of a job, made from the configuration: model, prompts, grader."""
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import json
+import pathlib
+
+import jax
+import ml_collections
+
+from jaxrl_llm import types
+from jaxrl_llm.data import prompts as prompts_lib
+from jaxrl_llm.data import tokenizer as tokenizer_lib
+from jaxrl_llm.evaluation import settings as evaluation_lib
+from jaxrl_llm.losses import algorithms
+from jaxrl_llm.losses import objective
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding
+from jaxrl_llm.rollout import generator
+from jaxrl_llm.rollout import rewards
+from jaxrl_llm.rollout import sampler
+from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import settings as settings_lib
+from jaxrl_llm.verbs import folders
+from jaxrl_llm.verbs import keys
+from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import settings
+
+Tokenizer = tokenizer_lib.Tokenizer
+Prompt = prompts_lib.Prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A network, its float32 parameters before any training, its tokenizer."""
+
+  policy: policy_lib.Policy
+  start_params: types.PyTree
+  tokenizer: tokenizer_lib.Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What generation and evaluation share.
+
+  Attributes:
+    config: the whole configuration.
+    model: network, parameters and tokenizer.
+    train_prompts: problems to generate for.
+    evaluation_prompts: held-out problems.
+    grader: of responses.
+  """
+
+  config: ml_collections.ConfigDict
+  model: Model
+  train_prompts: Sequence[Prompt]
+  evaluation_prompts: Sequence[Prompt]
+  grader: rewards.Grader
+
+
+def job(config: ml_collections.ConfigDict) -> Job:
+  """Makes everything; cheap checks come before the model is read."""
+  generation = generation_settings(config)
+  if generation.samples_per_prompt < 2 and objective.requirements(
+      spec(config)
+  ).group_baseline:
+    raise ValueError(
+        "generation.samples_per_prompt: expected at least 2, since"
+        f" {config.objective.name} compares the samples of a group, found"
+        f" {generation.samples_per_prompt}; raise it, or set"
+        " objective.advantage=reward."
+    )
+  train_settings(config)
+  evaluation_settings(config)
+  text_tokenizer = tokenizer(config)
+  train_prompts, evaluation_prompts = prompts(config, text_tokenizer)
+  network = model(config, text_tokenizer)
+  _check_lengths(
+      [*train_prompts, *evaluation_prompts],
+      sampling_settings(config).max_new_tokens,
+      network.policy,
+  )
+  return Job(
+      config=config,
+      model=network,
+      train_prompts=train_prompts,
+      evaluation_prompts=evaluation_prompts,
+      grader=grader(config),
+  )
+
+
+def tokenizer(config: ml_collections.ConfigDict) -> Tokenizer:
+  """Loads model.tokenizer, else the model's own, else one id per byte."""
+  chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  return tokenizer_lib.load(chosen.tokenizer or chosen.path or "bytes")
+
+
+def model(
+    config: ml_collections.ConfigDict, text_tokenizer: Tokenizer
+) -> Model:
+  """Reads the weights of model.path, or draws those of model.preset.
+
+  They are laid over the mesh at once: what is compiled for them serves the
+  trained ones too.
+
+  Raises:
+    FileNotFoundError: there is no model at the path.
+    ValueError: the tokenizer has ids that the model does not know.
+  """
+  chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  policy, params = policy_lib.load(chosen.path, chosen, config.seed)
+  if text_tokenizer.vocab_size > policy.config.vocab_size:
+    raise ValueError(
+        f"model.tokenizer: it has ids up to {text_tokenizer.vocab_size - 1},"
+        f" the model knows those below {policy.config.vocab_size}; leave"
+        " model.tokenizer empty to take the model's own."
+    )
+  places = jax.tree.map(
+      lambda leaf: leaf.sharding, placed_shapes(config, policy)
+  )
+  return Model(policy, jax.device_put(params, places), text_tokenizer)
+
+
+def placed_shapes(
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+) -> types.PyTree:
+  """Returns the parameters as shapes with their places on the mesh."""
+  mesh = sharding.make_mesh(config.mesh)
+  places = sharding.shardings(mesh, policy.logical_axes, policy.shapes)
+  return jax.tree.map(
+      lambda leaf, place: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=place
+      ),
+      policy.shapes,
+      places,
+  )
+
+
+def prompts(
+    config: ml_collections.ConfigDict, text_tokenizer: Tokenizer
+) -> tuple[list[Prompt], list[Prompt]]:
+  """Loads and renders the problems to train and to evaluate on."""
+  chosen = settings.build(prompts_lib.PromptSettings, "prompts", config)
+  train, evaluation = prompts_lib.load(chosen, config.seed)
+  return (
+      prompts_lib.render(train, chosen, text_tokenizer),
+      prompts_lib.render(evaluation, chosen, text_tokenizer),
+  )
+
+
+def grader(config: ml_collections.ConfigDict) -> rewards.Grader:
+  """Makes the verifier of responses."""
+  return rewards.build(
+      settings.build(rewards.RewardSettings, "reward", config),
+      settings.build(prompts_lib.PromptSettings, "prompts", config),
+  )
+
+
+def spec(config: ml_collections.ConfigDict) -> objective.Spec:
+  """Makes the objective."""
+  return algorithms.build(settings.overrides("objective", config))
+
+
+def train_settings(
+    config: ml_collections.ConfigDict,
+) -> settings_lib.TrainSettings:
+  """Makes the settings of training."""
+  return settings.build(settings_lib.TrainSettings, "train", config)
+
+
+def sampling_settings(
+    config: ml_collections.ConfigDict,
+) -> sampler.SamplingSettings:
+  """Makes the settings of sampling."""
+  return settings.build(sampler.SamplingSettings, "sampling", config)
+
+
+def generation_settings(
+    config: ml_collections.ConfigDict,
+) -> generator.GenerationSettings:
+  """Makes the settings of generation."""
+  return settings.build(generator.GenerationSettings, "generation", config)
+
+
+def evaluation_settings(
+    config: ml_collections.ConfigDict,
+) -> evaluation_lib.EvaluationSettings:
+  """Makes the settings of evaluation."""
+  return settings.build(
+      evaluation_lib.EvaluationSettings, "evaluation", config
+  )
+
+
+def checkpoint(workdir: pathlib.Path, number: str) -> pathlib.Path:
+  """Returns a checkpoint by its number of updates; the latest where empty.
+
+  Raises:
+    FileNotFoundError: there is none, or not that one.
+  """
+  steps = checkpoints.complete_steps(folders.checkpoints(workdir))
+  found = [path for step, path in steps.items() if number in ("", str(step))]
+  if not found:
+    known = ", ".join(map(str, steps)) or "none"
+    raise FileNotFoundError(
+        f"{folders.checkpoints(workdir)}: expected a checkpoint"
+        f" {number or 'of a training run'}, found {known}; train first, or"
+        " correct the number."
+    )
+  return found[-1]
+
+
+def lineage(config: ml_collections.ConfigDict, params: types.PyTree) -> str:
+  """Names the policies that grow out of these weights under this config."""
+  sections = (
+      "seed", "model", "prompts", "sampling", "generation", "reward",
+      "objective", "train",
+  )
+  chosen = {
+      key: value
+      for key, value in record.select(config, sections).items()
+      if not keys.within(key, (*record.HARMLESS, "model"))
+  }
+  text = json.dumps([policy_lib.fingerprint(params), chosen], sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_lengths(
+    chosen: Sequence[Prompt], max_new_tokens: int, policy: policy_lib.Policy
+) -> None:
+  """Refuses a prompt whose response would leave the model's context."""
+  longest = max(chosen, key=lambda prompt: prompt.tokens.size)
+  limit = policy.config.context_length
+  if longest.tokens.size + max_new_tokens > limit:
+    raise ValueError(
+        f"prompt {longest.text[:40]!r}… has {longest.tokens.size} tokens and"
+        f" sampling.max_new_tokens is {max_new_tokens}; the model's context is"
+        f" {limit}. Lower prompts.max_tokens (with prompts.drop_long) or"
+        " sampling.max_new_tokens."
+    )

@@ -1,0 +1,127 @@
+"""Runs the whole job: evaluate, rounds of generate and train, evaluate.
+
+Ends with a table (before, after, gain with intervals), a picture of reward,
+ratio and clipping, and the path of the checkpoint. Stopped anywhere, the same
+command resumes; finished, it shows the table again. --config.run.rounds may
+be raised to go on.
+"""
+
+from collections.abc import Mapping
+import json
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from jaxrl_llm.data import atomic
+from jaxrl_llm.evaluation import evaluate as evaluate_lib
+from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import evaluate
+from jaxrl_llm.verbs import flags
+from jaxrl_llm.verbs import folders
+from jaxrl_llm.verbs import generate
+from jaxrl_llm.verbs import parts
+from jaxrl_llm.verbs import picture
+from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import train
+
+SECTIONS = (
+    "seed", "mesh", "model", "prompts", "sampling", "generation", "reward",
+    "objective", "train", "run", "evaluation",
+)
+# Progress: rounds evaluated, and the folder of each evaluation by title.
+FILE = "run.json"
+
+
+def main(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path | None
+) -> None:
+  """Brings the run to its end from wherever it stands."""
+  workdir = flags.require_workdir(workdir, "run")
+  if config.run.rounds < 1:
+    raise ValueError(
+        f"run.rounds: expected at least 1, found {config.run.rounds}."
+    )
+  record.agree(config, SECTIONS, workdir)
+  progress = _read(workdir)
+  if progress["rounds"] < config.run.rounds:
+    progress = _advance(config, workdir, progress)
+  _finish(config, workdir, progress)
+
+
+def _advance(
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path,
+    progress: dict[str, Any],
+) -> dict[str, Any]:
+  """Does the rounds that are missing; returns the progress."""
+  job = parts.job(config)
+  state = train.start(config, job.model, workdir)
+  if not progress["evaluations"]:
+    _, folder = evaluate.of(job, job.model.start_params, 0, workdir)
+    progress = _note(workdir, progress, "before", folder, 0)
+  for number in range(progress["rounds"], config.run.rounds):
+    state = _round(job, state, number, workdir)
+    done = number + 1
+    every = config.evaluation.every_rounds
+    due = done == config.run.rounds or (every and done % every == 0)
+    if due and state.position.round == done:
+      _, folder = evaluate.of(job, state.params, state.updates, workdir)
+      title = f"after round {done}"
+      progress = _note(workdir, progress, title, folder, done)
+  return progress
+
+
+def _round(
+    job: parts.Job,
+    state: state_lib.TrainState,
+    number: int,
+    workdir: pathlib.Path,
+) -> state_lib.TrainState:
+  """Generates a round and trains on it, unless that is done."""
+  if state.position.round > number:
+    return state
+  if state.position.begins_round:
+    generate.round_of(job, state, number, workdir)
+  members = sorted(folders.round_folder(workdir, number).glob("host_*"))
+  return train.round_of(job.config, job.model, state, number, members, workdir)
+
+
+def _finish(
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path,
+    progress: Mapping[str, Any],
+) -> None:
+  """Prints the table, draws the picture, names the checkpoint."""
+  found = {
+      title: evaluate_lib.load(workdir / name)
+      for title, name in progress["evaluations"].items()
+  }
+  evaluate.show(found, config.evaluation.confidence)
+  drawn = picture.draw(workdir / "metrics.jsonl", workdir / "picture.png")
+  print(f"picture:    {drawn}")
+  print(f"checkpoint: {checkpoints.latest(folders.checkpoints(workdir))}")
+
+
+def _read(workdir: pathlib.Path) -> dict[str, Any]:
+  """Reads run.json; an absent one is a run that has not begun."""
+  path = workdir / FILE
+  if not path.is_file():
+    return {"rounds": 0, "evaluations": {}}
+  return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _note(
+    workdir: pathlib.Path,
+    progress: Mapping[str, Any],
+    title: str,
+    folder: pathlib.Path,
+    rounds: int,
+) -> dict[str, Any]:
+  """Adds an evaluation to run.json; returns the new progress."""
+  evaluations = dict(progress["evaluations"])
+  evaluations[title] = str(folder.relative_to(workdir))
+  progress = {"rounds": rounds, "evaluations": evaluations}
+  atomic.write_json(workdir / FILE, progress)
+  return progress

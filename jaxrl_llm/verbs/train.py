@@ -1,0 +1,112 @@
+"""Trains on rollout shards, for several epochs and off-policy.
+
+Consumes the folders that --config.train.rollouts names as one round; without
+it, the rounds under --workdir that were not trained on yet, in order. Starts
+from the latest checkpoint under --workdir, else the model, and ends with a
+checkpoint. Killed and started again, it goes on from the last checkpoint to
+the same parameters.
+"""
+
+from collections.abc import Sequence
+import pathlib
+
+import ml_collections
+
+from jaxrl_llm import types
+from jaxrl_llm.data import shards
+from jaxrl_llm.losses import objective
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding
+from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import loop
+from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import flags
+from jaxrl_llm.verbs import folders
+from jaxrl_llm.verbs import parts
+from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import settings
+
+SECTIONS = ("seed", "mesh", "model", "objective", "train")
+
+
+def main(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path | None
+) -> None:
+  """Trains on every round that is there."""
+  workdir = flags.require_workdir(workdir, "train")
+  parts.spec(config)  # What is wrong here shows before the model is read.
+  parts.train_settings(config)
+  chosen = rounds(folders.rollouts(config.train.rollouts, workdir), config)
+  record.agree(config, SECTIONS, workdir)
+  model = parts.model(config, parts.tokenizer(config))
+  state = start(config, model, workdir)
+  for number, members in sorted(chosen.items()):
+    state = round_of(config, model, state, number, members, workdir)
+  print(f"checkpoint: {checkpoints.latest(folders.checkpoints(workdir))}")
+
+
+def rounds(
+    found: Sequence[pathlib.Path], config: ml_collections.ConfigDict
+) -> dict[int, list[pathlib.Path]]:
+  """Groups shard folders by round; named ones are one round together."""
+  if config.train.rollouts:
+    return {0: list(found)}
+  grouped: dict[int, list[pathlib.Path]] = {}
+  for folder in found:
+    grouped.setdefault(shards.read_metadata(folder).round, []).append(folder)
+  return grouped
+
+
+def start(
+    config: ml_collections.ConfigDict,
+    model: parts.Model,
+    workdir: pathlib.Path,
+) -> state_lib.TrainState:
+  """Returns the state of the latest checkpoint, else a new one."""
+  optimizer = optimizer_lib.build(parts.train_settings(config))
+  latest = checkpoints.latest(folders.checkpoints(workdir))
+  if latest is not None:
+    like = parts.placed_shapes(config, model.policy)
+    return checkpoints.restore(latest, like, optimizer).state
+  lineage = parts.lineage(config, model.start_params)
+  return state_lib.create(model.start_params, optimizer, lineage)
+
+
+def round_of(
+    config: ml_collections.ConfigDict,
+    model: parts.Model,
+    state: state_lib.TrainState,
+    number: int,
+    members: Sequence[pathlib.Path],
+    workdir: pathlib.Path,
+) -> state_lib.TrainState:
+  """Trains on one round, from where the state stands to its end."""
+  spec = parts.spec(config)
+  reference = None
+  if objective.requirements(spec).reference:
+    reference = _reference(config, model)
+  return loop.train(
+      model.policy,
+      state,
+      spec,
+      parts.train_settings(config),
+      members,
+      workdir,
+      tokenizer_fingerprint=model.tokenizer.fingerprint,
+      seed=config.seed,
+      round=number,
+      reference_params=reference,
+      mesh=sharding.make_mesh(config.mesh),
+      config=record.select(config, config.keys()),
+  )
+
+
+def _reference(
+    config: ml_collections.ConfigDict, model: parts.Model
+) -> types.PyTree:
+  """Reads train.reference; the start policy where it is empty."""
+  if not config.train.reference:
+    return model.start_params
+  computing = settings.build(policy_lib.ModelSettings, "model", config)
+  return policy_lib.load(config.train.reference, computing)[1]
