@@ -150,7 +150,7 @@ def test_a_template_with_two_bos_is_refused():
 
 def test_bytes_are_their_own_ids():
   found = subject.load("bytes")
-  text = "é 2+2\n\x00"
+  text = "é 2+2\n\x00" + "".join(map(chr, range(0x800))) + "€\U0010ffff"
   assert found.encode(text) == list(text.encode())
   assert found.decode(found.encode(text)) == text
   assert found.vocab_size == 259
