@@ -101,7 +101,8 @@ def get_config() -> ml_collections.ConfigDict:
   config.reward.verifier = "last_number"
   # Weight of a correct answer in the total reward.
   config.reward.correct_weight = 1.0
-  # Weight of an answer that parses, correct or not.
+  # Weight of a complete statement of the answer (a box, a tag, "the answer
+  # is"), correct or not.
   config.reward.format_weight = 0.0
   # Seconds until a verifier counts as failed.
   config.reward.timeout = 5.0

@@ -1,31 +1,32 @@
 """Draws a run: reward, ratio and clipping over its updates."""
 
 from collections.abc import Mapping, Sequence
-import math
 import pathlib
 from typing import Any
 
 from jaxrl_llm.training import metrics
 
 Record = Mapping[str, Any]
-# Panel: title, then (name in metrics.jsonl, label, line style).
+# Panel: title, then (kind of record, name in it, label, line style).
 PANELS = (
-    ("Reward of the rollouts", (("reward/mean", "mean reward", "o-"),)),
+    (
+        "Mean reward of the rollouts",
+        (("batch", "reward", "rollout batch", "o-"),),
+    ),
     (
         "Ratio of live to anchor policy",
         (
-            ("ratio/mean", "mean", "-"),
-            ("ratio_max", "largest", ":"),
-            ("log_ratio/q01", "log-ratio, 1 % quantile", "--"),
-            ("log_ratio/q99", "log-ratio, 99 % quantile", "--"),
+            ("update", "ratio/mean", "mean", "-"),
+            ("update", "ratio_max", "largest", ":"),
+            ("update", "ratio_after_max", "largest after the region", "--"),
         ),
     ),
     (
         "Share of tokens cut by the trust region",
         (
-            ("clip", "all", "-"),
-            ("clip/high_positive", "ratio > 1, advantage > 0", "--"),
-            ("clip/low_negative", "ratio < 1, advantage < 0", ":"),
+            ("update", "clip", "all", "-"),
+            ("update", "clip/high_positive", "ratio > 1, A > 0", "--"),
+            ("update", "clip/low_negative", "ratio < 1, A < 0", ":"),
         ),
     ),
 )
@@ -51,8 +52,8 @@ def draw(metrics_file: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
       len(PANELS), 1, figsize=(8, 8), sharex=True, layout="constrained"
   )
   for axis, (title, lines) in zip(axes, PANELS, strict=True):
-    for name, label, style in lines:
-      steps, values = series(records, name)
+    for kind, name, label, style in lines:
+      steps, values = series(records, kind, name)
       if steps:
         axis.plot(steps, values, style, label=label, markersize=4)
     axis.set_title(title, loc="left", fontsize=10)
@@ -66,13 +67,12 @@ def draw(metrics_file: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
 
 
 def series(
-    records: Sequence[Record], name: str
+    records: Sequence[Record], kind: str, name: str
 ) -> tuple[list[int], list[float]]:
-  """Returns the steps and finite values of one number, over all records."""
+  """Returns steps and values of one number; null (not finite) is left out."""
   found = [
       (record["step"], record[name])
       for record in records
-      if name in record and record[name] is not None
+      if record["kind"] == kind and record[name] is not None
   ]
-  found = [(step, value) for step, value in found if math.isfinite(value)]
   return [step for step, _ in found], [value for _, value in found]
