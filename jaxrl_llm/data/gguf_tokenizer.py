@@ -6,6 +6,7 @@ import os
 import tokenizers
 from tokenizers import decoders
 from tokenizers import models
+from tokenizers import normalizers
 from tokenizers import pre_tokenizers
 
 # llama.cpp names the pre-tokenizer only; these are the splitters of the
@@ -74,6 +75,8 @@ def _byte_level_bpe(fields, path: str) -> tokenizers.Tokenizer:
   tokenizer.pre_tokenizer = _pre_tokenizer(
       fields.get("tokenizer.ggml.pre", ""), path
   )
+  if "qwen" in fields.get("tokenizer.ggml.pre", ""):
+    tokenizer.normalizer = normalizers.NFC()
   tokenizer.decoder = decoders.ByteLevel()
   types = fields.get("tokenizer.ggml.token_type", [])
   for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):

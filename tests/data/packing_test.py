@@ -145,7 +145,8 @@ def test_prepared_terms_by_record(rollout):
   terms = batch.terms
   advantages = [0] * 4 + [0.5] * 3 + [0] * 4 + [-0.5] * 4 + [0] * 9
   np.testing.assert_array_equal(terms.advantages[0], advantages)
-  np.testing.assert_array_equal(terms.proximal_logprobs[0, 11:15], -np.arange(4))
+  proximal = terms.proximal_logprobs[0, 11:15]
+  np.testing.assert_array_equal(proximal, -np.arange(4))
   assert terms.topk_ids.shape == (2, 24, 5) and terms.topk_ids[0, 12, 0] == 4
   assert terms.topk_ids.dtype == np.int32
   assert terms.weights[0].sum() == 7 and terms.logprobs is None

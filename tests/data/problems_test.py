@@ -26,7 +26,7 @@ def _read(path, question_field="question", answer_field="", count=0):
         ({"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "2"),
         ({"question": "q", "answer": "a #### 3\n#### 1,000 "}, "1,000"),
         ({"problem": "q", "answer": r"\frac{1}{2}"}, r"\frac{1}{2}"),
-        ({"problem": "q", "solution": r"\boxed{2}, so \boxed{x_{3}}."}, "x_{3}"),
+        ({"problem": "q", "solution": r"\boxed{2}, \boxed{x_{3}}."}, "x_{3}"),
         ({"problem": "q", "solution": r"$\fbox{4}$, not \boxed{5"}, "4"),
         ({"question": "q", "answer": 0}, "0"),
         ({"question": "q", "answer": 51.0}, "51"),
@@ -41,7 +41,8 @@ def test_gsm8k_and_math_shapes(tmp_path, record, answer):
 
 def test_several_question_fields_and_an_array(tmp_path):
   """SVAMP and AQuA: a JSON array, a joined question, a list of options."""
-  record = {"Body": "Dan had 3.", "Question": "?", "Answer": 1.0, "O": ["A)", 2]}
+  record = {"Body": "Dan had 3.", "Question": "?", "O": ["A)", 2]}
+  record["Answer"] = 1.0
   path = tmp_path / "array.json"
   path.write_text(json.dumps([record, record]))
   found = _read(str(path), "Body, Question,O", "Answer")
@@ -50,7 +51,8 @@ def test_several_question_fields_and_an_array(tmp_path):
 
 
 def test_count_limits_and_blank_lines_do_not_count(tmp_path):
-  record = json.dumps({"question": "a\u2028b", "answer": "2"}, ensure_ascii=False)
+  fields = {"question": "a\u2028b", "answer": "2"}
+  record = json.dumps(fields, ensure_ascii=False)
   path = _file(tmp_path, record, "", record, record)
   assert len(_read(path)) == 3 and len(_read(path, count=2)) == 2
   assert _read(path)[0].question == "a\u2028b"
@@ -110,7 +112,9 @@ def _write_tfds(path, splits):
   writer = tfds.core.SequentialWriter(described, 2, file_format="array_record")
   writer.initialize_splits(list(splits))
   for split in splits:
-    examples = [{"text": f"{split} é{i}", "gold": f"#### {i}"} for i in range(3)]
+    examples = [
+        {"text": f"{split} é{i}", "gold": f"#### {i}"} for i in range(3)
+    ]
     writer.add_examples({split: examples})
   writer.close_all()
   return str(path)

@@ -84,6 +84,21 @@ def test_gguf_equals_the_tokenizer_built_by_hand(tmp_path, text):
   assert found.decode(found.encode(text)) == text
 
 
+@pytest.mark.parametrize(
+    ("pre", "pieces", "accents"),
+    [
+        ("gpt-2", ["12", "34"], 3),
+        ("llama-bpe", ["12", "3", "4"], 3),
+        ("qwen2", ["1", "2", "3", "4"], 2),
+    ],
+)
+def test_gguf_splits_as_its_family_does(tmp_path, pre, pieces, accents):
+  """Runs of digits, of up to three, of one; Qwen composes accents first."""
+  found = subject.load(_write_gguf(tmp_path / "family.gguf", pre=pre))
+  assert [found.token(token) for token in found.encode("1234")] == pieces
+  assert len(found.encode("e\u0301")) == accents
+
+
 def test_gguf_of_another_kind_is_refused(tmp_path):
   path = _write_gguf(tmp_path / "spm.gguf", model="llama")
   with pytest.raises(ValueError, match="spm.gguf: .*'llama'.*model.tokenizer"):
