@@ -22,12 +22,14 @@ _CHOICE = re.compile(
     r"\(?([A-Ja-j])\)?\s*[.:]?\}?"
 )
 _CHOICE_WITH_CONTENT = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])\s*(\S.*)")
+_TEXT_LABEL = re.compile(r"^\\text\{\s*(\(?[A-J][).:]+)\s*\}")
 _SYNONYMS = {
     "dne": "doesnotexist",
-    "therearenosolutions": "nosolution",
-    "nosolutions": "nosolution",
-    "norealsolution": "nosolution",
-    "norealsolutions": "nosolution",
+    "nosolution": r"\emptyset",
+    "nosolutions": r"\emptyset",
+    "therearenosolutions": r"\emptyset",
+    "norealsolution": r"\emptyset",
+    "norealsolutions": r"\emptyset",
     "allrealnumbers": r"\mathbb{r}",
     r"(-\infty,\infty)": r"\mathbb{r}",
     "reals": r"\mathbb{r}",
@@ -80,7 +82,10 @@ class Comparison:
 
   def _by_choice(self, gold: str, answer: str) -> bool | None:
     """Compares letters of choices, `(C) 12` by letter or by content."""
-    contents = [_CHOICE_WITH_CONTENT.fullmatch(text) for text in (gold, answer)]
+    contents = [
+        _CHOICE_WITH_CONTENT.fullmatch(_TEXT_LABEL.sub(r"\1 ", text))
+        for text in (gold, answer)
+    ]
     letters = [
         (match[1] or match[2])
         if match else _choice_letter(text)
@@ -128,6 +133,13 @@ class Comparison:
       return None
     left = left or answer_structure.Structure("scalar", (gold,))
     right = right or answer_structure.Structure("scalar", (answer,))
+    if {left.kind, right.kind} == {"set", "tuple"}:
+      # The one element of the set may be the tuple.
+      left, right = (
+          each if each.kind == "set"
+          else answer_structure.Structure("scalar", (text,))
+          for each, text in ((left, gold), (right, answer))
+      )
     if not answer_structure.comparable(left, right):
       return False
     if len(left.items) != len(right.items) and "set" not in (
@@ -193,6 +205,15 @@ class Comparison:
     numbers = [answer_numbers.read(text) for text in (gold, answer)]
     if all(numbers):
       return answer_numbers.same(*numbers, self.percent_asked)
+    if _letters(gold) != _letters(answer) and (
+        _letters(gold.lower()) == _letters(answer.lower())
+    ):
+      return False  # math-verify reads R and r as one symbol.
+    if (gold_unit[1] == "degree") != (answer_unit[1] == "degree"):
+      gold, answer = (
+          rf"\frac{{{text}\pi}}{{180}}" if unit[1] == "degree" else text
+          for text, unit in ((gold, gold_unit), (answer, answer_unit))
+      )
     for number, literal, formula in (
         (numbers[0], gold, answer), (numbers[1], answer, gold)
     ):
@@ -231,12 +252,19 @@ def quick_equal(
 
 def canonical(answer: str) -> str:
   """Returns a key that answers of the same plain value share, for votes."""
+  if _is_unreadable(answer):
+    return answer
   text = answer_text.normalise(answer)
   number = answer_numbers.read(text)
   if number is not None:
     return str(number.value / 100 if number.percent else number.value)
   letter = _choice_letter(text)
   return letter or answer_text.compact(text)
+
+
+def _letters(formula: str) -> set[str]:
+  """Returns the variables of a formula."""
+  return set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", formula)))
 
 
 def _is_unreadable(text: str) -> bool:
@@ -266,7 +294,7 @@ def _words(text: str) -> str | None:
     return _SYNONYMS[folded]
   if re.fullmatch(r"[A-Za-z][A-Za-z '.\-]*", text.strip()) and len(folded) > 1:
     return folded
-  return folded if folded == r"\mathbb{r}" else None
+  return folded if folded in (r"\mathbb{r}", r"\emptyset") else None
 
 
 def _compare_words(gold: str, answer: str) -> bool | None:

@@ -4,7 +4,7 @@ r"""Plain numbers among answers, read exactly, with their units.
 numbers, scientific notation, percentages, currency, scale words and units of
 a normalised answer (`answer_text.normalise`). A decimal is the number that it
 spells: 3.0001 is not 3. Only a decimal of at least `ROUNDED_PLACES` places
-also stands for the exact number that rounds to it.
+also stands for an exact number that it rounds or cuts off.
 """
 
 import dataclasses
@@ -256,7 +256,7 @@ def equal_values(
     return False
   if left_places < ROUNDED_PLACES:
     return False
-  return round(right, left_places) == left
+  return abs(right - left) < Fraction(1, 10**left_places)
 
 
 def _value(match: re.Match) -> Fraction | None:

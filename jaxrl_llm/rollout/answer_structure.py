@@ -81,6 +81,8 @@ def comparable(left: Structure, right: Structure) -> bool:
   if "scalar" in kinds:
     other = left if right.kind == "scalar" else right
     return other.kind in ("set", "list", "union") and len(other.items) == 1
+  if kinds == {"set", "tuple"}:
+    return len((left if left.kind == "set" else right).items) == 1
   return not ("tuple" in kinds and len(kinds) > 1 and "union" not in kinds)
 
 

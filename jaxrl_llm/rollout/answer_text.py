@@ -72,7 +72,7 @@ _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/ ])[1-9]\d{0,2}(?: \d{3})+(?![\d/,])"
 
 def normalise(text: str) -> str:
   """Returns the one spelling of an answer; see the module."""
-  text = _from_unicode(text.strip())
+  text = _from_unicode(re.sub(r"^\*\*(.+)\*\*$", r"\1", text.strip()))
   text = re.sub(r"\\\\(?=[A-Za-z])(?!\\)", r"\\", text) if (
       r"\begin" not in text
   ) else text

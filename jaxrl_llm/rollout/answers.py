@@ -10,6 +10,9 @@ Nothing here evaluates what it reads, and every scan is linear in the text.
 import dataclasses
 import re
 
+# Characters beyond which an answer is taken as it is.
+_LONGEST = 1000
+
 _BOX_OR_BRACE = re.compile(
     r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*\{|\\[{}\\]|[{}]"
 )
@@ -19,23 +22,34 @@ _BARE_BOX = re.compile(
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _HASHES = re.compile(r"####[ \t]*(?:answer\b[ \t]*:?)?[ \t]*", re.IGNORECASE)
 _STATEMENT = re.compile(
-    r"\banswers?\b(?:\s+(?:to|of|for)\s[^.\n:]{0,100}?)?\s*[*_]*\s*"
-    r"(?::|=|\b(?:is|are|was|equals|(?:must|should|would|will) be)\b)"
-    r"\s*:?[*_]*\s*|^[#*_ \t]*(?:final )?answer[*_: \t]*\n\s*",
+    r"\b(?:answers?|(?:correct|right) (?:option|choice))\b(?:\s+(?:to|of|for)\s[^.\n:]{0,100}?)?[\s*_]*"
+    r"(?::|=|[-\u2013\u2014](?=\s)|\b(?:is|are|was|equals|(?:must|should|would|will) be)\b)"
+    r"\s*:?[*_\s]*|^[#*_ \t]*(?:final )?answer[*_: \t]*\n\s*",
     re.IGNORECASE | re.MULTILINE,
 )
 _CONNECTIVE = re.compile(
     r"[\s$]*(?:\\[()\[\]])?(?:,|;|,?\s*(?:and|or)|\\text\s*\{\s*(?:and|or)\s*\})"
     r"[\s$]*(?:\\[()\[\]])?[\s$]*(?:[A-Za-z]\s*=\s*)?"
 )
+_BOLD = re.compile(r"(?<![^\s:=(])\*\*(?=\S)(.+?)(?<=\S)\*\*(?![\w*])")
+_HEDGE = re.compile(
+    r"(?:approximately|about|around|roughly|nearly|exactly|simply|just"
+    r"|equal to|given by)\s+",
+    re.IGNORECASE,
+)
+_COMMON_WORDS = frozenset(
+    "and or then to for of is are was now at in on from per each with so but"
+    " the he she they it has have".split()
+)
 _SENTENCE_END = re.compile(r"[.!?](?=[\s*_\"')]|$)")
 _DISPLAYS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 _MATH = re.compile(
-    r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$([^$\n]+)\$",
+    r"\$\$(.{1,999}?)\$\$|\\\[(.{1,999}?)\\\]|\\\((.{1,999}?)\\\)|(?<![\\$])\$([^$\n]+)\$",
     re.DOTALL,
 )
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\]}])|(?<=[=:]))[-+\u2212]?\s?\\?[$€£]?\s?"
+    r"(?:(?<![\w)\]}])|(?<=[=:]))"
+    r"(?:[-+\u2212](?=\\?[$€£]?[\d.])|(?<=[=:] )[-\u2212] )?\\?[$€£]?\s?"
     r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))"
     r"(?:[eE][-+]?\d+)?(?:/\d+)?(?:\s?\\?%)?"
 )
@@ -76,6 +90,10 @@ def extract(response: str) -> Extraction:
     return Extraction(stated, True)
   if strong is not None:
     text = unwrap(strong[2])
+    if _STATEMENT.search(text):
+      text = _last_statement(text, 0, clean=False) or text
+    if not response.startswith("\\", strong[0]):
+      text = _without_prose(text)
     return Extraction(text or None, bool(text))
   return Extraction(_unmarked(response), False)
 
@@ -96,6 +114,8 @@ def last_number(text: str) -> str | None:
 def unwrap(text: str) -> str:
   """Removes inner markers, emphasis, quotes and a closing full stop."""
   text = text.strip()
+  if len(text) > _LONGEST:
+    return text
   marked, closed = _last_marked(text)
   if not closed:
     return ""
@@ -105,7 +125,7 @@ def unwrap(text: str) -> str:
     size = len(mark)
     if len(text) > 2 * size and text[:size] == mark == text[-size:]:
       text = text[size:-size].strip()
-  text = text.strip("*").strip() if "**" in text else text
+  text = _BOLD.sub(r"\1", text).strip("*").strip()
   if text.endswith(".") and not text.endswith(".."):
     text = text[:-1].strip()
   return text
@@ -218,6 +238,8 @@ def _is_math(text: str) -> bool:
 def _statement_content(rest: str) -> str:
   """Cuts a statement at the end of its display, sentence or line."""
   rest = rest.lstrip()
+  hedge = _HEDGE.match(rest)
+  rest = rest[hedge.end():] if hedge else rest
   for left, right in _DISPLAYS[:3]:
     if rest.startswith(left):
       end = rest.find(right, len(left))
@@ -258,25 +280,26 @@ def _unmarked(response: str) -> str | None:
   if not response:
     return None
   words = _PROSE_WORD.findall(re.sub(_MATH, "", response))
-  bare = not words or re.match(r"[-+$\\(]*\d", response)
+  bare = not words or _CLEAN.fullmatch(response)
   if "\n" not in response and len(words) < 3 and (
       bare or not re.search(r"\d|\$", response)
   ):
     return response
-  formula = None
-  for formula in _MATH.finditer(response):
-    pass
-  number = None
-  for number in _NUMBER.finditer(response):
-    pass
-  if formula is not None and len(_PROSE_WORD.findall(formula[0])) < 3:
-    if number is None or number.start() < formula.end() or (
-        "\n" not in response[formula.end():]
-    ):
-      return next(group for group in formula.groups() if group).strip()
-  if number is not None:
-    return number[0].strip()
+  formulas = [
+      match for match in _MATH.finditer(response) if not _is_prose(match[0])
+  ]
+  numbers = list(_NUMBER.finditer(response))
+  if formulas and (not numbers or numbers[-1].start() < formulas[-1].end()):
+    return next(group for group in formulas[-1].groups() if group).strip()
+  if numbers:
+    return numbers[-1][0].strip()
   return response.splitlines()[-1].strip() if len(response) < 200 else None
+
+
+def _is_prose(formula: str) -> bool:
+  """Finds words between two dollar signs that are currency."""
+  words = _PROSE_WORD.findall(re.sub(r"\\text\s*\{[^{}]*\}", "", formula))
+  return any(word.lower() in _COMMON_WORDS for word in words)
 
 
 def _without_opening(text: str) -> str:

@@ -62,12 +62,12 @@ def proportional(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 
 def rounds_to(formula: str, decimal: str, places: int) -> bool:
-  """Says whether a constant formula rounds to a decimal of so many places."""
+  """Says whether a decimal rounds or cuts off a constant formula."""
   value = parse(formula)
   if not isinstance(value, sympy.Expr) or value.free_symbols:
     return False
   digits = sympy.N(value - sympy.Rational(decimal), places + 20)
-  return bool(digits.is_real and abs(digits) * 2 <= sympy.Rational(10) ** -places)
+  return bool(digits.is_real and abs(digits) < sympy.Rational(10) ** -places)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -83,7 +83,15 @@ def parse(formula: str) -> sympy.Basic:
   )
   if not found or isinstance(found[0], str):
     raise Refusal(f"{formula[:80]!r} is no formula that math-verify reads.")
-  return found[0]
+  return _with_imaginary_unit(found[0], formula)
+
+
+def _with_imaginary_unit(value: sympy.Basic, formula: str) -> sympy.Basic:
+  """Reads `i` as the imaginary unit, unless it is an index (`i=1`)."""
+  if re.search(r"(?<![A-Za-z\\])i\s*=", formula):
+    return value
+  units = {s: sympy.I for s in value.free_symbols if str(s) == "i"}
+  return value.subs(units) if units else value
 
 
 def _for_parser(formula: str) -> str:
@@ -118,6 +126,9 @@ def _guard(formula: str) -> None:
   for argument in re.findall(r"(\d+)\s*\)*\s*!", formula):
     if int(argument) > _LARGEST_FACTORIAL:
       raise Refusal(f"a factorial of {argument}.")
+  for argument in re.findall(r"\\binom\{(\d+)\}", formula):
+    if int(argument) > _LARGEST_EXPONENT:
+      raise Refusal(f"a binomial coefficient of {argument}.")
   if re.search(r"!\s*\)*\s*!", formula) or _has_tower(formula):
     raise Refusal("powers or factorials stacked on each other.")
 
