@@ -224,7 +224,10 @@ def _walk_bwd(request, chunk, residuals, cotangent):
         logits, ask, *_part((result, log_sums, cotangent), start, chunk)
     ).astype(dtype)
     to_part = matmul.einsum("btv,vd->btd", to_logits, weight)
-    to_master += matmul.einsum("btv,btd->vd", to_logits, part)
+    to_master += matmul.outer(
+        jnp.reshape(to_logits, (-1, to_logits.shape[-1])),
+        jnp.reshape(part, (-1, part.shape[-1])),
+    )
     return _put(to_hidden, to_part, start), to_master
 
   zeros = (
