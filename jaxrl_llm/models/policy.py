@@ -10,81 +10,41 @@ One network, many parameter trees (live, proximal, reference, …). A tree is
 of float32 masters; rotary pairs are (i, i + H/2), as in Hugging Face Llama.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import functools
-import hashlib
 import os
-from collections.abc import Mapping
 
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.models import cache as cache_lib
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import decoder
 from jaxrl_llm.models import export
+from jaxrl_llm.models import fingerprints
 from jaxrl_llm.models import head
 from jaxrl_llm.models import layers
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import settings as settings_lib
 from jaxrl_llm.models import weights
 
 Array = types.Array
 PyTree = types.PyTree
 ModelConfig = config_lib.ModelConfig
+ModelSettings = settings_lib.ModelSettings
 TokenLogprobs = head.TokenLogprobs
+Cache = cache_lib.Cache
 preset = config_lib.preset
+insert = cache_lib.insert
+fingerprint = fingerprints.of_weights
 
-COMPUTE_DTYPES = ("bfloat16", "float32")
-REMATS = ("none", "layers")
 _NORMS = ("attention_norm", "mlp_norm", "final_norm")
 # The head's products read it whole, the embedding is read by rows: in
 # bfloat16 the two want different forms (see matmul.to_bits).
 _ROUNDED_HEAD = "rounded_head"
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelSettings:
-  """The model section of a config; see configs/base.py for each key."""
-
-  path: str
-  preset: str
-  tokenizer: str
-  compute_dtype: str
-  remat: str
-
-  def __post_init__(self):
-    for key, known in (
-        ("compute_dtype", COMPUTE_DTYPES), ("remat", REMATS)
-    ):
-      if getattr(self, key) not in known:
-        raise ValueError(
-            f"model.{key}: expected one of {', '.join(known)}, found "
-            f"{getattr(self, key)!r}; correct the config."
-        )
-    if not self.path:
-      preset(self.preset)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Cache:
-  """Keys and values of earlier tokens, per layer and slot.
-
-  Attributes:
-    keys: [L, S, K, C, H] after rotation, in the compute dtype; bfloat16 is
-      held as its bits, in uint16.
-    values: as keys.
-  """
-
-  keys: Array
-  values: Array
-
-  @property
-  def capacity(self) -> int:
-    """Tokens that a slot can hold."""
-    return self.keys.shape[3]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,12 +211,7 @@ class Policy:
 
   def init_cache(self, slots: int, capacity: int) -> Cache:
     """Returns an empty cache of `slots` rows of `capacity` tokens."""
-    config = self.config
-    shape = (
-        config.layers, slots, config.kv_heads, capacity, config.head_dim
-    )
-    zeros = matmul.to_bits(jnp.zeros(shape, self._dtype))
-    return Cache(zeros, jnp.copy(zeros))
+    return cache_lib.empty(self.config, self._dtype, slots, capacity)
 
   def prefill(
       self, params: PyTree, tokens: Array, lengths: Array
@@ -281,8 +236,7 @@ class Policy:
         self._context(positions, filled.astype(jnp.int32)), emit=True,
     )
     last = jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)
-    cache = Cache(jnp.swapaxes(keys, 2, 3), jnp.swapaxes(values, 2, 3))
-    return cache, self._logits(rounded, last[:, 0])
+    return cache_lib.of_rows(keys, values), self._logits(rounded, last[:, 0])
 
   def _logits(self, rounded, hidden):
     weight = self._head(rounded)
@@ -309,72 +263,8 @@ class Policy:
         params, rounded, tokens, (cache.keys, cache.values),
         self._context(positions, decoding=True),
     )
-    slots = jnp.arange(tokens.shape[0])
-    cache = Cache(
-        _write(cache.keys, slots, positions, keys),
-        _write(cache.values, slots, positions, values),
-    )
+    cache = cache_lib.append(cache, positions, keys, values)
     return cache, self._logits(rounded, hidden)
-
-
-def _write(cached, slots, positions, new):
-  """Puts [L, S, K, H] at (layer, slot, :, position) of [L, S, K, C, H]."""
-  new = jnp.swapaxes(new, 0, 1)
-  return cached.at[:, slots, :, positions].set(new, mode="drop")
-
-
-def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
-  """Copies prefilled prompts into slots.
-
-  Args:
-    cache: [L, S, K, C, H]; donate it.
-    slots: int32 [M], distinct destinations; one of S or beyond is skipped,
-      which lets a call of fixed M fill fewer.
-    prefilled: [L, B, K, P, H] with P ≤ C, from `Policy.prefill`.
-    rows: int32 [M], the prefilled row that each slot receives; a row may be
-      given to many slots.
-
-  Returns:
-    The cache; entries of the slots beyond P stay, unread until rewritten.
-  """
-  length = prefilled.capacity
-  if length > cache.capacity:
-    raise ValueError(
-        f"cache: prompts are padded to {length} tokens, expected at most the "
-        f"capacity {cache.capacity}; make the cache larger."
-    )
-
-  # One row after another, in place: a scatter would first lay out all M rows.
-  slots, rows = jnp.asarray(slots), jnp.asarray(rows)
-  wanted = slots < cache.keys.shape[1]
-  order = jnp.argsort(~wanted)
-
-  def copy(step, cache):
-    slot, row = slots[order[step]], rows[order[step]]
-    return jax.tree.map(
-        lambda old, new: jax.lax.dynamic_update_slice_in_dim(
-            old, jax.lax.dynamic_slice_in_dim(new, row, 1, 1), slot, axis=1
-        ),
-        cache,
-        prefilled,
-    )
-
-  return jax.lax.fori_loop(0, jnp.sum(wanted), copy, cache)
-
-
-def fingerprint(params: PyTree) -> str:
-  """Hashes names, shapes and values of the weights; 32 hex digits.
-
-  Values are hashed as float32, so a copy of the same numbers in another
-  place, layout or file gives the same fingerprint.
-  """
-  digest = hashlib.sha256()
-  for path, value in jax.tree_util.tree_leaves_with_path(params):
-    array = np.ascontiguousarray(jax.device_get(value), np.float32)
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    digest.update(f"{name}{array.shape}".encode())
-    digest.update(array.tobytes())
-  return digest.hexdigest()[:32]
 
 
 def load(
