@@ -114,7 +114,9 @@ class ProgressBar:
   def say(self, lines: Sequence[str]) -> None:
     """Prints lines above the bar."""
     for line in lines:
-      self._bar.console.print(line, markup=False, highlight=False)
+      self._bar.console.print(
+          line, markup=False, highlight=False, soft_wrap=True
+      )
 
   def advance(self, tokens: int, values: Mapping[str, float]) -> float:
     """Moves on by one update; returns trained tokens per second."""

@@ -39,10 +39,6 @@ def build(
 ) -> Minibatch:
   """Packs and splits a mini-batch.
 
-  Denominators are computed over the whole of it, in rows padded to a power of
-  two of micro-batches: their function compiles for a handful of shapes, and
-  that of a micro-batch for one.
-
   Args:
     trainer: of the run.
     rollouts: N records.
@@ -63,16 +59,6 @@ def build(
       rows_per_microbatch=shape.rows,
       prepared=terms,
   )
-  batch = _with_topk(batch, trainer)
-  whole = dataclasses.replace(batch.terms, controls=_controls(trainer))
-  weights = jax.device_get(trainer.steps.denominators(whole))
-  pieces = [
-      jax.tree.map(
-          lambda rows, m=m: rows[m * shape.rows : (m + 1) * shape.rows],
-          (batch, weights),
-      )
-      for m in range(count)
-  ]
   tokens = sum(lengths)
   known = {
       "reward": float(np.mean([rollout.reward for rollout in rollouts])),
@@ -83,7 +69,29 @@ def build(
       "microbatches": count,
       "fill": tokens / (count * shape.rows * shape.tokens),
   }
-  return Minibatch(pieces, tokens, known)
+  return Minibatch(split(trainer, batch, count), tokens, known)
+
+
+def split(
+    trainer: trainer_lib.Trainer, batch: types.Batch, count: int
+) -> list[tuple[types.Batch, Mapping[str, np.ndarray]]]:
+  """Fixes the denominators over a whole mini-batch, and cuts its rows.
+
+  Args:
+    trainer: of the run.
+    batch: numpy; a power of two of micro-batches, so that the function of the
+      denominators compiles for a handful of shapes (that of a micro-batch for
+      one).
+    count: micro-batches to cut off; rows beyond are empty.
+  """
+  batch = _with_topk(batch, trainer)
+  whole = dataclasses.replace(batch.terms, controls=_controls(trainer))
+  weights = jax.device_get(trainer.steps.denominators(whole))
+  rows = trainer.shape.rows
+  return [
+      jax.tree.map(lambda a, m=m: a[m * rows : (m + 1) * rows], (batch, weights))
+      for m in range(count)
+  ]
 
 
 def accumulate(

@@ -171,9 +171,9 @@ def compute(
     terms["reference_logprobs"] = scored["proximal_logprobs"]
   flat = {name: np.concatenate(values) for name, values in terms.items()}
   if needs.token_rewards:
-    flat["advantages"] = _token_advantages(trainer.spec, work, batch, terms)
+    flat["advantages"] = _token_advantages(trainer, work, batch, terms)
   else:
-    flat["advantages"] = _advantages(trainer.spec, index, batch)
+    flat["advantages"] = _advantages(trainer, index, batch)
   return Prepared(
       index.record_ids[batch.positions],
       index.response_lengths[batch.positions],
@@ -202,12 +202,11 @@ def _score(trainer, params, work, batch, topk) -> dict[str, list[np.ndarray]]:
   )
 
 
-def _advantages(spec, index, batch) -> np.ndarray:
+def _advantages(trainer, index, batch) -> np.ndarray:
   """Returns float32 [N]; dropped members of a group count in its baseline."""
   members = batch.members
   groups = np.unique(index.group_ids[members], return_inverse=True)[1]
-  values = objective.advantages(
-      spec,
+  values = trainer.steps.advantages(
       jnp.asarray(index.rewards[members]),
       jnp.asarray(groups, jnp.int32),
       jnp.asarray(index.trained_tokens[members]),
@@ -216,7 +215,7 @@ def _advantages(spec, index, batch) -> np.ndarray:
   return np.asarray(values, np.float32)[places]
 
 
-def _token_advantages(spec, work, batch, terms) -> np.ndarray:
+def _token_advantages(trainer, work, batch, terms) -> np.ndarray:
   """Returns the records' float32 [R] one after another.
 
   Token rewards exist for the scored records alone, so the groups' statistics
@@ -230,14 +229,13 @@ def _token_advantages(spec, work, batch, terms) -> np.ndarray:
   token_rewards = None
   if "reference_logprobs" in terms:
     token_rewards = objective.token_rewards(
-        spec,
+        trainer.spec,
         _padded(terms["proximal_logprobs"]),
         _padded(terms["reference_logprobs"]),
         mask,
     )
   values = np.asarray(
-      objective.advantages(
-          spec,
+      trainer.steps.advantages(
           jnp.asarray(index.rewards[positions]),
           jnp.asarray(groups, jnp.int32),
           jnp.asarray(index.trained_tokens[positions]),

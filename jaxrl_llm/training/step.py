@@ -46,6 +46,7 @@ class Steps:
   """The compiled functions of one run.
 
   Attributes:
+    advantages: objective.advantages of the run's spec.
     score: (params, batch, topk) -> TokenLogprobs, without a gradient; topk is
       static.
     denominators: terms of a whole mini-batch -> per-token weights by name.
@@ -58,6 +59,7 @@ class Steps:
       scalars by name (see journal.Entry). Donates the first three.
   """
 
+  advantages: Callable
   score: Callable
   denominators: Callable
   start_sums: Callable
@@ -170,6 +172,7 @@ def build(
     return *moved, outcome | {"learning_rate": jnp.asarray(rate)}
 
   return Steps(
+      advantages=jax.jit(functools.partial(objective.advantages, spec)),
       score=jax.jit(score, static_argnums=2, out_shardings=everywhere),
       denominators=jax.jit(lambda terms: objective.denominators(spec, terms)),
       start_sums=jax.jit(start_sums, out_shardings=everywhere),
@@ -197,7 +200,7 @@ def _add(loss, params, totals, batch, weights, sums):
 
 def _update(optimizer, params, opt_state, counters, totals):
   """Applies the optimizer, or changes nothing if a number is not finite."""
-  norm = optax.global_norm(totals.grads)
+  norm = optax.tree.norm(totals.grads)
   finite = jnp.isfinite(norm) & jnp.isfinite(totals.loss)
   deltas, moved = optimizer.update(totals.grads, opt_state, params)
   stepped = optax.apply_updates(params, deltas)

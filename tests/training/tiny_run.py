@@ -15,10 +15,10 @@ import signal
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.data import atomic
 from jaxrl_llm.data import fingerprints
 from jaxrl_llm.data import packing
 from jaxrl_llm.data import schema
@@ -43,7 +43,7 @@ MODEL = config_lib.ModelConfig(
     head_dim=8,
     mlp_width=32,
 )
-POLICY = policy_lib.Policy(MODEL, "float32", "layers")
+POLICY = policy_lib.Policy(MODEL, "float32", "none")
 SPEC = algorithms.build({"name": "ctpo", "correction": "none"})
 SETTINGS = settings_lib.TrainSettings(
     epochs=2,
@@ -57,7 +57,7 @@ SETTINGS = settings_lib.TrainSettings(
 
 
 def params(seed: int = 0) -> types.PyTree:
-  return POLICY.init(jax.random.key(seed))
+  return jax.jit(POLICY.init)(jax.random.key(seed))
 
 
 def make_rollouts(
@@ -214,3 +214,20 @@ def die_after(function, count: int):
     return function(*args, **kwargs)
 
   return wrapped
+
+
+def main(
+    folder: str, workdir: str, moment: str = "", count: str = "0"
+) -> None:
+  if moment == "update":
+    loop._update = die_after(loop._update, int(count))
+  if moment == "publish":
+    atomic.publish = die_after(atomic.publish, int(count))
+  if moment == "save":
+    # Orbax gives a whole checkpoint its name by renaming.
+    os.rename = die_after(os.rename, int(count))
+  print("digest", digest(train(pathlib.Path(folder), pathlib.Path(workdir))))
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])
