@@ -41,18 +41,21 @@ def parse(
   names = [name.removeprefix("config.") for name in overridden]
   sections = {key.partition(".")[0] for key in valid}
   keys.check([name for name in names if name not in sections], valid, verb)
-  config_file = _config_file(verb, arguments)
+  config_file, arguments = _config_file(verb, arguments)
+  # config_flags wants the file before the keys.
+  words = [verb, *([f"--config={config_file}"] if config_file else [])]
+  words += arguments
   values = absl_flags.FlagValues()
   holder = None
   if config_file:
     holder = config_flags.DEFINE_config_file(
-        "config", str(config_file), flag_values=values
+        "config", flag_values=values, sys_argv=words
     )
   absl_flags.DEFINE_string("workdir", None, "", flag_values=values)
   # Config files say `from configs import base` wherever they are read from.
   sys.path.append(str(keys.BASE_FILE.parents[1]))
   try:
-    rest = values([verb, *arguments])[1:]
+    rest = values(words)[1:]
   except absl_flags.Error as error:
     raise ValueError(str(error)) from error
   if rest:
@@ -68,16 +71,20 @@ def parse(
   return holder.value, workdir
 
 
-def _config_file(verb: str, arguments: list[str]) -> pathlib.Path | None:
-  """Finds the file that --config names."""
-  path = None
-  for index, argument in enumerate(arguments):
-    name, equals, value = argument.lstrip("-").partition("=")
-    if name == "config" and argument.startswith("-"):
-      following = arguments[index + 1 : index + 2]
-      path = pathlib.Path(value if equals else "".join(following))
-  if path is None and verb in OPTIONAL:
-    return None
+def _config_file(
+    verb: str, arguments: list[str]
+) -> tuple[pathlib.Path | None, list[str]]:
+  """Finds the file that --config names; returns it and the other words."""
+  path, others, words = None, [], iter(arguments)
+  for word in words:
+    name, equals, value = word.partition("=")
+    if name in ("--config", "-config"):
+      path = pathlib.Path(value if equals else next(words, ""))
+    else:
+      others.append(word)
+  bare = not any(word.startswith("--config.") for word in others)
+  if path is None and bare and verb in OPTIONAL:
+    return None, others
   if path is None:
     raise ValueError(
         f"{verb} needs a configuration; give --config=configs/quickstart.py"
@@ -88,7 +95,7 @@ def _config_file(verb: str, arguments: list[str]) -> pathlib.Path | None:
         f"--config={path}: there is no such file; expected one like"
         " configs/quickstart.py."
     )
-  return path
+  return path, others
 
 
 def require_workdir(workdir: pathlib.Path | None, verb: str) -> pathlib.Path:

@@ -92,7 +92,7 @@ MISTAKES = {
             "'train.learning_rate'"),
     "section": (["run", TINY, "--config.trian.epochs=1"], "'train.epochs'"),
     "no section": (["run", TINY, "--config.epochs=1"], "'train.epochs'"),
-    "type": (["run", TINY, "--config.train.epochs=two"], "train.epochs"),
+    "type": (["run", "--config.train.epochs=two", TINY], "'two'"),
     "flag": (["run", TINY, "--wrkdir=x"], "workdir"),
     "stray word": (["run", TINY, "workdir"], "'workdir'"),
     "no config": (["run"], "--config"),
@@ -107,6 +107,12 @@ def test_mistake_gives_one_line_that_names_the_remedy(name, capsys):
   assert code == door.USER_ERROR
   assert expected in text
   assert text.count("\n") == 1 and "Traceback" not in text
+
+
+def test_keys_may_come_before_the_file():
+  for spelling in ([TINY], TINY.split("=")):
+    config, _ = flags.parse("run", ["--config.train.epochs=7", *spelling])
+    assert config.train.epochs == 7
 
 
 def test_key_that_a_config_file_invents_is_named(tmp_path, capsys):
