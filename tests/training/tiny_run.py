@@ -26,6 +26,7 @@ from jaxrl_llm.data import shards
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import optimizer
@@ -58,6 +59,10 @@ SETTINGS = settings_lib.TrainSettings(
 
 def params(seed: int = 0) -> types.PyTree:
   return jax.jit(POLICY.init)(jax.random.key(seed))
+
+
+def mesh(text: str = "data=1") -> jax.sharding.Mesh:
+  return sharding_lib.make_mesh(text)
 
 
 def make_rollouts(

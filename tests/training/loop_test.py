@@ -1,0 +1,170 @@
+"""The loop on hand-made records: what it skips, stops, refuses and reports."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+
+from jaxrl_llm.losses import algorithms
+from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import metrics
+from jaxrl_llm.training import prepare
+from jaxrl_llm.training import step
+
+# The shape of micro-batches stays, so that functions compile once.
+ONE_BATCH = dataclasses.replace(tiny_run.SETTINGS, groups_per_batch=0)
+
+
+@pytest.fixture(scope="module")
+def rollouts():
+  return tiny_run.behave(tiny_run.make_rollouts(), tiny_run.params())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, rollouts):
+  return tiny_run.write(tmp_path_factory.mktemp("data") / "round", rollouts)
+
+
+def updates_of(workdir):
+  records = metrics.read(workdir / "metrics.jsonl")
+  return [record for record in records if record["kind"] == "update"]
+
+
+def spoil_advantages(monkeypatch, chosen):
+  """Makes the advantages of chosen records NaN; chosen maps ids to bools."""
+  compute = prepare.compute
+
+  def spoiled(*args):
+    prepared = compute(*args)
+    values = prepared.terms["advantages"].copy()
+    values[chosen(prepared.record_ids)] = np.nan
+    terms = prepared.terms | {"advantages": values}
+    return dataclasses.replace(prepared, terms=terms)
+
+  monkeypatch.setattr(prepare, "compute", spoiled)
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(
+    folder, tmp_path, monkeypatch
+):
+  """One record of one mini-batch per epoch: those two updates change nothing."""
+  spoil_advantages(monkeypatch, lambda ids: ids == ids[0])
+  settings = dataclasses.replace(ONE_BATCH, checkpoint_every=1)
+  state = tiny_run.train(folder, tmp_path, settings=settings)
+  updates = updates_of(tmp_path)
+  assert len(updates) == 8
+  skipped = [r["step"] for r in updates if r["skipped"]]
+  assert len(skipped) == 2
+  assert (state.updates, state.steps) == (6, 8)
+  assert int(state.counters.bad_updates) == 2
+  assert int(state.counters.bad_in_a_row) == (1 if skipped[-1] == 8 else 0)
+  assert int(state.opt_state[1][0].count) == 6
+  for leaf in jax.tree.leaves((state.params, state.opt_state)):
+    assert np.isfinite(np.asarray(leaf)).all()
+  for record in updates:
+    if record["skipped"]:
+      assert record["loss"] is None and record["grad_norm"] is None
+      before = [r["updates"] for r in updates if r["step"] < record["step"]]
+      assert record["updates"] == max(before, default=0)
+
+
+def test_too_many_in_a_row_stop_the_run(folder, tmp_path, monkeypatch):
+  spoil_advantages(monkeypatch, lambda ids: ids == ids)
+  settings = dataclasses.replace(ONE_BATCH, max_bad_updates=3)
+  with pytest.raises(FloatingPointError, match="train: 3 updates in a row"):
+    tiny_run.train(folder, tmp_path, settings=settings)
+  assert [r["bad_in_a_row"] for r in updates_of(tmp_path)] == [1, 2, 3]
+  assert checkpoints.latest(tmp_path / "checkpoints") is None
+
+
+def test_one_compilation_serves_every_number_of_microbatches(
+    folder, tmp_path
+):
+  settings = dataclasses.replace(ONE_BATCH, groups_per_minibatch=3, epochs=1)
+  controls = {"log_clip_low": 0.02}
+  steps = step.build(
+      tiny_run.POLICY, tiny_run.SPEC, settings, tiny_run.mesh()
+  )
+  tiny_run.train(folder, tmp_path, settings=settings, controls=controls)
+  counts = {record["microbatches"] for record in updates_of(tmp_path)}
+  assert len(counts) > 1
+  size = steps.add._cache_size()
+  controls = {"log_clip_low": 0.03}
+  tiny_run.train(
+      folder, tmp_path / "again", settings=settings, controls=controls
+  )
+  assert steps.add._cache_size() == size == 1
+  loosened = updates_of(tmp_path / "again")
+  assert updates_of(tmp_path)[-1]["loss"] != loosened[-1]["loss"]
+
+
+def test_epochs_end_early_where_the_objective_says_so(folder, tmp_path):
+  """The first update has ratio 1; the second would exceed the limit."""
+  spec = algorithms.build(
+      {"name": "ctpo", "correction": "none", "stop_deviation": 1e-3}
+  )
+  state = tiny_run.train(folder, tmp_path, spec=spec)
+  assert state.updates == 2
+  places = [(r["batch"], r["epoch"]) for r in updates_of(tmp_path)]
+  assert places == [(0, 0), (1, 0)]
+
+
+def test_rounds_go_in_order_and_count_on(folder, tmp_path, rollouts):
+  with pytest.raises(ValueError, match="expected the state at round 1"):
+    tiny_run.train(folder, tmp_path, round=1)
+  first = tiny_run.train(folder, tmp_path)
+  # The second round is drawn by the policy after the first.
+  version = first.updates
+  second = [
+      dataclasses.replace(rollout, record_id=rollout.record_id ^ 1, round=1)
+      for rollout in rollouts
+  ]
+  drawn = tiny_run.behave(second, first.params, version)
+  path = tiny_run.write(
+      tmp_path / "second", drawn, round=1, policy_version=version
+  )
+  state = tiny_run.train(path, tmp_path, round=1)
+  assert (state.position.round, state.updates) == (2, 2 * version)
+  records = metrics.read(tmp_path / "metrics.jsonl")
+  batches = [r for r in records if r["kind"] == "batch"]
+  assert [r["round"] for r in batches] == [0, 0, 1, 1]
+  # The second batch of a round is as stale as the first batch has updates.
+  assert [r["staleness_max"] for r in batches] == [0, 4, 0, 4]
+  assert [r["off_policy_updates"] for r in batches] == [4] * 4
+  assert batches[2]["step0/log_ratio_max_abs"] <= 1e-4
+  assert batches[1]["step0/log_ratio_max_abs"] > 1e-2
+  assert [r["step"] for r in updates_of(tmp_path)] == list(range(1, 17))
+
+
+def test_the_feedback_of_a_round(rollouts, tmp_path):
+  """Group 0: rewards 1, 0, 0, NaN. Its mean |A| by hand, std with ddof 1.
+
+  Mean 1/3, std √(((2/3)² + 2 (1/3)²) / 2) = 0.57735, A = (2/3, −1/3, −1/3) /
+  0.57735, mean |A| = 0.7698. Group 1: all 1, dropped. Group 2: one scored.
+  """
+  rewards = [1, 0, 0, np.nan, 1, 1, 1, 1, 1, np.nan, np.nan, np.nan]
+  chosen = [
+      dataclasses.replace(rollout, reward=float(reward))
+      for rollout, reward in zip(rollouts, rewards)
+  ]
+  folder = tiny_run.write(tmp_path / "round", chosen)
+  tiny_run.train(folder, tmp_path, settings=ONE_BATCH)
+  content = json.loads((tmp_path / "feedback/round_0000.json").read_text())
+  groups = {group["prompt_id"]: group for group in content["groups"]}
+  shown = ("samples", "scored", "correct", "trained")
+  assert [
+      [groups[prompt][name] for name in shown] for prompt in range(3)
+  ] == [[4, 3, 1, 3], [4, 4, 4, 0], [4, 1, 1, 1]]
+  sizes = [groups[prompt]["mean_abs_advantage"] for prompt in range(3)]
+  np.testing.assert_allclose(sizes, [0.7698, 0, 0], atol=1e-4)
+  means = [groups[prompt]["mean_reward"] for prompt in range(3)]
+  np.testing.assert_allclose(means, [1 / 3, 1, 1], rtol=1e-6)
+  batch = metrics.read(tmp_path / "metrics.jsonl")[0]
+  assert batch["groups_of_one"] == 1
+  assert batch["reward_failed"] == 4
+  assert batch["dropped/nan_reward"] == 4
+  assert batch["dropped/uniform"] == 4
+  assert batch["reward"] == pytest.approx(6 / 8)

@@ -1,0 +1,148 @@
+"""What a round refuses before it reads (CASES B11, B13, 13)."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tiny_run
+
+from jaxrl_llm.losses import algorithms
+from jaxrl_llm.training import rounds
+from jaxrl_llm.training import scoring
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import trainer
+
+SILENT = algorithms.build({"name": "ctpo"})
+WHOLE = dataclasses.replace(tiny_run.SETTINGS, groups_per_batch=0)
+ROLLOUTS = tiny_run.make_rollouts()
+
+
+def set_versions(version):
+  """Gives each record's first token a version; the others stay at 0."""
+
+  def first(rollout):
+    versions = np.array(rollout.policy_versions)
+    versions[0] = version
+    return dataclasses.replace(rollout, policy_versions=versions)
+
+  return [first(rollout) for rollout in ROLLOUTS]
+
+
+def open_round(folder, spec=SILENT, settings=WHOLE, updates=0, **changes):
+  given = dict(
+      tokenizer_fingerprint="tokenizer",
+      seed=0,
+      position=state_lib.Position(
+          round_updates=updates, batch_updates=updates
+      ),
+      lineage=tiny_run.LINEAGE,
+      fingerprint=lambda: "own weights",
+  )
+  return rounds.open_round([folder], spec, settings, **(given | changes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tiny_run.write(tmp_path_factory.mktemp("data") / "f", ROLLOUTS)
+
+
+def test_fresh_rollouts_need_no_correction(folder):
+  work = open_round(folder)
+  assert not work.stale_mask.any()
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"updates": 1}, "32 of 32 records|drawn by other weights"),
+        ({"lineage": "another"}, "drawn by other weights"),
+        ({"settings": tiny_run.SETTINGS}, "rollout batches will be stale"),
+    ],
+)
+def test_hidden_staleness_is_refused(folder, changes, reason):
+  with pytest.raises(ValueError, match="^objective.correction: ") as error:
+    open_round(folder, **changes)
+  assert error.match(reason)
+  # Any named word will do, and an objective anchored at behavior needs none.
+  for keys in (
+      {"name": "ctpo", "correction": "none"},
+      {"name": "ctpo", "correction": "tis"},
+      {"name": "ctpo", "correction": "bypass"},
+      {"name": "cppo_prefix"},
+  ):
+    open_round(folder, spec=algorithms.build(keys), **changes)
+
+
+def test_the_oldest_token_decides(tmp_path):
+  """CASES B13: tokens of versions 0 and 1 are stale to version 1."""
+  mixed = tiny_run.write(tmp_path / "mixed", set_versions(1))
+  with pytest.raises(ValueError, match="^objective.correction: "):
+    open_round(mixed, updates=1)
+
+
+def test_the_same_weights_in_another_lineage_are_fresh(tmp_path):
+  rollouts = [
+      dataclasses.replace(rollout, lineage="another") for rollout in ROLLOUTS
+  ]
+  folder = tiny_run.write(
+      tmp_path / "f",
+      rollouts,
+      lineage="another",
+      weights_fingerprint="own weights",
+  )
+  open_round(folder, updates=7)
+  with pytest.raises(ValueError, match="^objective.correction: "):
+    open_round(folder, updates=7, fingerprint=lambda: "other weights")
+
+
+def test_a_round_resumed_in_its_middle_was_admitted_before(folder):
+  middle = state_lib.Position(epoch=1, batch_updates=3)
+  open_round(folder, position=middle, updates=3)
+
+
+def test_a_group_of_one_is_refused(tmp_path):
+  single = tiny_run.write(tmp_path / "f", ROLLOUTS[:5])
+  with pytest.raises(ValueError, match="samples_per_prompt: 1 groups have"):
+    open_round(single)
+  open_round(
+      single,
+      spec=algorithms.build({"name": "ctpo", "advantage": "reward"}),
+  )
+
+
+def test_another_tokenizer_is_refused(folder):
+  with pytest.raises(ValueError, match="written with tokenizer tokenizer"):
+    open_round(folder, tokenizer_fingerprint="mine")
+
+
+def test_a_reference_is_needed_where_the_objective_has_one():
+  spec = algorithms.build({"name": "grpo", "kl_coefficient": 0.1})
+  with pytest.raises(ValueError, match="^train.reference: "):
+    trainer.build(
+        tiny_run.POLICY,
+        spec,
+        WHOLE,
+        mesh=None,
+        seed=0,
+        controls=None,
+        reference_params=None,
+    )
+
+
+def test_rows_come_back_to_their_records():
+  """Packed rows are taken apart: every response token to its own place."""
+  rows = [[2, 0], [1]]
+  values = np.zeros((3, 40), np.float32)
+  want = {}
+  for row, members in enumerate(rows):
+    start = 0
+    for member in members:
+      rollout = ROLLOUTS[member]
+      start += rollout.prompt_tokens.size
+      size = rollout.response_tokens.size
+      want[member] = np.arange(size) + 100 * member
+      values[row, start : start + size] = want[member]
+      start += size
+  found = scoring.responses(values, ROLLOUTS[:3], rows)
+  for member in range(3):
+    np.testing.assert_array_equal(found[member], want[member])
