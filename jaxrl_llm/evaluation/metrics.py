@@ -101,7 +101,8 @@ def wilson(
       share * (1 - share) / trials + z * z / (4 * trials * trials)
   )
   scale = 1 + z * z / trials
-  return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+  low, high = (centre - spread) / scale, (centre + spread) / scale
+  return max(0.0, low), min(1.0, high)
 
 
 def bootstrap(
@@ -115,10 +116,9 @@ def bootstrap(
     seed: of the resampling; equal seeds give equal intervals.
   """
   generator = np.random.default_rng(seed)
+  shape = (_RESAMPLES_AT_ONCE, values.size)
   means = np.concatenate([
-      values[
-          generator.integers(values.size, size=(_RESAMPLES_AT_ONCE, values.size))
-      ].mean(axis=1)
+      values[generator.integers(values.size, size=shape)].mean(axis=1)
       for _ in range(RESAMPLES // _RESAMPLES_AT_ONCE)
   ])
   tail = (1 - confidence) / 2

@@ -99,7 +99,9 @@ def summarise(
       settings=settings,
       problems=problems,
       estimates={
-          name: metrics.estimate([row[name] for row in values], settings.confidence)
+          name: metrics.estimate(
+              [row[name] for row in values], settings.confidence
+          )
           for name in values[0]
       },
       counts={

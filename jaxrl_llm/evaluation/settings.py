@@ -42,7 +42,8 @@ class EvaluationSettings:
   def ks(self) -> tuple[int, ...]:
     """The k of pass@k, ascending."""
     try:
-      return tuple(sorted({int(k) for k in self.pass_at.split(",") if k.strip()}))
+      parts = [part for part in self.pass_at.split(",") if part.strip()]
+      return tuple(sorted(set(map(int, parts))))
     except ValueError as error:
       raise ValueError(
           "evaluation.pass_at: expected numbers separated by commas, found"

@@ -12,28 +12,12 @@ import re
 from jaxrl_llm.rollout import answer_numbers
 from jaxrl_llm.rollout import answer_structure
 from jaxrl_llm.rollout import answer_text
+from jaxrl_llm.rollout import answer_units
+from jaxrl_llm.rollout import answer_words
 
 # An answer beyond these equals only its own spelling.
 _LONGEST = 1000
 _DEEPEST = 30
-
-_CHOICE = re.compile(
-    r"(?:\\text\{\s*)?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*\}?\s*)?"
-    r"\(?([A-Ja-j])\)?\s*[.:]?\}?"
-)
-_CHOICE_WITH_CONTENT = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])\s*(\S.*)")
-_TEXT_LABEL = re.compile(r"^\\text\{\s*(\(?[A-J][).:]+)\s*\}")
-_SYNONYMS = {
-    "dne": "doesnotexist",
-    "nosolution": r"\emptyset",
-    "nosolutions": r"\emptyset",
-    "therearenosolutions": r"\emptyset",
-    "norealsolution": r"\emptyset",
-    "norealsolutions": r"\emptyset",
-    "allrealnumbers": r"\mathbb{r}",
-    r"(-\infty,\infty)": r"\mathbb{r}",
-    "reals": r"\mathbb{r}",
-}
 
 
 class Comparison:
@@ -68,7 +52,7 @@ class Comparison:
     numbers = [answer_numbers.read(text) for text in (gold, answer)]
     if all(numbers):
       return answer_numbers.same(*numbers, self.percent_asked)
-    verdict = _compare_words(gold, answer)
+    verdict = answer_words.compare_words(gold, answer)
     if verdict is not None:
       return verdict
     for compare in (
@@ -82,21 +66,14 @@ class Comparison:
 
   def _by_choice(self, gold: str, answer: str) -> bool | None:
     """Compares letters of choices, `(C) 12` by letter or by content."""
-    contents = [
-        _CHOICE_WITH_CONTENT.fullmatch(_TEXT_LABEL.sub(r"\1 ", text))
-        for text in (gold, answer)
-    ]
-    letters = [
-        (match[1] or match[2])
-        if match else _choice_letter(text)
-        for match, text in zip(contents, (gold, answer))
-    ]
-    if all(letters):
-      return letters[0] == letters[1]
-    if contents[1] and not letters[0]:
-      return self._equal(gold, contents[1][3])
-    if contents[0] and not letters[1]:
-      return self._equal(contents[0][3], answer)
+    left, left_content = answer_words.choice(gold)
+    right, right_content = answer_words.choice(answer)
+    if left and right:
+      return left == right
+    if right_content:
+      return self._equal(gold, right_content)
+    if left_content:
+      return self._equal(left_content, answer)
     return None
 
   def _by_relation(self, gold: str, answer: str) -> bool | None:
@@ -153,7 +130,11 @@ class Comparison:
       return all(self._equal(*pair) for pair in items)
     return self._unordered(left, right)
 
-  def _unordered(self, left, right) -> bool:
+  def _unordered(
+      self,
+      left: answer_structure.Structure,
+      right: answer_structure.Structure,
+  ) -> bool:
     """Matches each item with one of the other side; sets may repeat items."""
     if "set" in (left.kind, right.kind):
       return all(
@@ -191,9 +172,9 @@ class Comparison:
 
   def _by_formula(self, gold: str, answer: str) -> bool:
     (gold, *gold_unit), (answer, *answer_unit) = map(
-        answer_numbers.split_unit, (gold, answer)
+        answer_units.split, (gold, answer)
     )
-    if answer_numbers.units_conflict(gold_unit[1], answer_unit[1]):
+    if answer_units.conflict(gold_unit[1], answer_unit[1]):
       return False
     if gold_unit[0] != answer_unit[0]:
       gold, answer = (
@@ -228,7 +209,8 @@ class Comparison:
       self.undecided = True
       return False
     # sympy takes most of a second to import: only the process that needs it.
-    from jaxrl_llm.rollout import symbolic  # pylint: disable=g-import-not-at-top
+    # pylint: disable-next=g-import-not-at-top
+    from jaxrl_llm.rollout import symbolic
 
     try:
       return bool(getattr(symbolic, name)(*arguments))
@@ -258,13 +240,13 @@ def canonical(answer: str) -> str:
   number = answer_numbers.read(text)
   if number is not None:
     return str(number.value / 100 if number.percent else number.value)
-  letter = _choice_letter(text)
-  return letter or answer_text.compact(text)
+  return answer_words.choice(text)[0] or answer_text.compact(text)
 
 
 def _letters(formula: str) -> set[str]:
   """Returns the variables of a formula."""
-  return set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", formula)))
+  bare = re.sub(r"\\[A-Za-z]+", " ", formula)
+  return set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]", bare))
 
 
 def _is_unreadable(text: str) -> bool:
@@ -278,38 +260,3 @@ def _is_unreadable(text: str) -> bool:
   return deepest > _DEEPEST
 
 
-def _choice_letter(text: str) -> str | None:
-  match = _CHOICE.fullmatch(text)
-  if not match:
-    return None
-  letter = match[1]
-  return letter.upper() if letter.isupper() or "(" in text else None
-
-
-def _words(text: str) -> str | None:
-  """Returns an answer in words, folded; None for mathematics."""
-  text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
-  folded = re.sub(r"[\s.'\"]", "", text).casefold()
-  if folded in _SYNONYMS:
-    return _SYNONYMS[folded]
-  if re.fullmatch(r"[A-Za-z][A-Za-z '.\-]*", text.strip()) and len(folded) > 1:
-    return folded
-  return folded if folded in (r"\mathbb{r}", r"\emptyset") else None
-
-
-def _compare_words(gold: str, answer: str) -> bool | None:
-  """Compares answers in words; None unless at least one is certainly words."""
-  left, right = _words(gold), _words(answer)
-  if left is not None and right is not None:
-    if left == right:
-      return True
-    for article in ("the", "an", "a"):
-      if left == right.removeprefix(article) or right == left.removeprefix(
-          article
-      ):
-        return True
-  for text in (gold, answer):
-    if re.fullmatch(r"\s*\\text\{[A-Za-z][A-Za-z '.\-]+\}\s*", text):
-      if left != right and not _choice_letter(text):
-        return False
-  return None

@@ -9,7 +9,7 @@ _RELATION = r"\\le\b|\\ge\b|<|>"
 _EQUALS = r"(?<![<>!\\])=(?!=)"
 _LABEL = re.compile(
     r"(?:[A-Za-z]|\\[a-z]+)(?:_\{?\w+\}?|')*(?:\s*\([^()=]*\))?"
-    r"|\\text\{[^{}]*\}"
+    r"|\\text\{[^{}]*\}|\(\s*[A-Za-z]\w*(?:\s*,\s*[A-Za-z]\w*)+\s*\)"
 )
 _MATRIX = re.compile(
     r"\\begin\{([pbBvV]?)(?:small)?matrix\}(.*)\\end\{\1(?:small)?matrix\}",
@@ -94,7 +94,12 @@ def ordered(left: Structure, right: Structure) -> bool:
 
 
 def without_membership(text: str) -> str:
-  r"""Drops `x \in` before a set."""
+  r"""Drops `x \in` before a set; reads `\{x \mid …\}` as its condition."""
+  builder = re.fullmatch(
+      r"\\\{\s*([A-Za-z])\s*(?:\\mid\b|\||:)\s*(\1.*|.*\1)\\\}", text
+  )
+  if builder:
+    return builder[2].strip()
   pieces = answer_text.split_top(text, r"\\in\b")
   if len(pieces) == 2 and _LABEL.fullmatch(pieces[0]):
     return pieces[1]
@@ -123,7 +128,7 @@ def assigned_value(chain: list[str]) -> str | None:
   if _LABEL.fullmatch(chain[-1]) and len(chain) == 2:
     return chain[0]
   constant = all(
-      not re.search(r"(?<![\\A-Za-z])[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", side))
+      not re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", side))
       for side in chain[:-1]
   )
   return chain[-1] if constant and all(chain) else None
@@ -197,7 +202,9 @@ def _interval(text: str) -> Structure | None:
     return None
   less = [sign in ("<", r"\le") for sign in signs]
   closed = [sign in (r"\le", r"\ge") for sign in signs]
-  variables = [bool(re.fullmatch("[A-Za-z]|\\\\(?:theta|alpha)", p)) for p in parts]
+  variables = [
+      bool(re.fullmatch(r"[A-Za-z]|\\(?:theta|alpha)", p)) for p in parts
+  ]
   if len(parts) == 3:
     if less[0] != less[1] or variables != [False, True, False]:
       return None

@@ -21,7 +21,9 @@ _UNICODE = {
 }  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp"
+_FUNCTIONS = (
+    "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp"
+)
 _STYLES = (
     r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|mathcal|boldsymbol|bm|textbf"
     r"|textit|textrm|textsf|texttt|textnormal|text|mbox|emph|underline"
@@ -57,17 +59,27 @@ _SIMPLE_RULES = tuple(
         (r"(?<![\\A-Za-z])(?:pi)(?![A-Za-z])|(?<=\d)pi(?![A-Za-z])", r"\\pi "),
         (r"\\?%|(?<![\\A-Za-z])per\s?cent(?:age)?(?![A-Za-z])", r"\\%"),
         (r"\*\*", "^"),
+        (r"\\dot\{(\d)\}", r"\\overline{\1}"),
+        (r"\\(?:text)?color\s*\{[a-z]+\}", ""),
         (r"\\(?:dots|ldots|cdots)(?![A-Za-z])|…", "..."),
     )
 )  # fmt: skip
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+# "Total:" or "approximately" before a number or a formula.
+_TEXT_LABEL = re.compile(
+    r"^\\text\{(?:[^{}]*[:=]|[^{}]*\bis"
+    r"|(?i:\s*(?:approximately|about|exactly)))\s*\}\s*(?=[-+\d\\.$(A-Za-z])"
+)
 _CONJUNCTION = re.compile(
-    r"\\text\{\s*,?\s*(?:and|or)\s*\}|,?\s+(?:and|or)\s+|(?<=\d)\s*(?:and|or)\s+"
+    r"\\text\{\s*,?\s*(?:and|or)\s*\}|,?\s+(?:and|or)\s+"
+    r"|(?<=\d)\s*(?:and|or)\s+"
 )
 _THOUSANDS = re.compile(
     r"(?<![\d.,])(?<!\d, )\d{1,3}(?:,\d{3})+(?![\d])(?!,\d)"
 )
-_SPACED_THOUSANDS = re.compile(r"(?<![\d.,/ ])[1-9]\d{0,2}(?: \d{3})+(?![\d/,])")
+_SPACED_THOUSANDS = re.compile(
+    r"(?<![\d.,/ ])[1-9]\d{0,2}(?: \d{3})+(?![\d/,])"
+)
 
 
 def normalise(text: str) -> str:
@@ -80,7 +92,11 @@ def normalise(text: str) -> str:
   text = re.sub(_STYLES, r"\\text", text)
   for pattern, replacement in _SIMPLE_RULES:
     text = pattern.sub(replacement, text)
-  text = _TEXT.sub(_plain_text, text)
+  for _ in range(2):  # One style may stand inside another.
+    text = _TEXT.sub(_plain_text, text)
+  text = _TEXT_LABEL.sub("", text)
+  if r"\begin" not in text:
+    text = text.replace("&", " ")
   text = _CONJUNCTION.sub(", ", text)
   text = _call_style(text)
   text = _braced_arguments(text)
@@ -90,7 +106,7 @@ def normalise(text: str) -> str:
   text = _without_thousands(text)
   text = re.sub(r"\s+", " ", text).strip()
   text = re.sub(r"^(?:\\approx|=|:|\\therefore)\s*", "", text)
-  return re.sub(r"(?:[\s.,;:]|\\\\)+$", "", text).strip()
+  return re.sub(r"(?:[\s.,;:]|\\)+$", "", text).strip()
 
 
 def compact(text: str) -> str:
@@ -177,7 +193,7 @@ def _plain_text(match: re.Match) -> str:
 def _call_style(text: str) -> str:
   r"""Rewrites `sqrt(2)` as `\sqrt{2}` and `sin(x)` as `\sin(x)`."""
   text = re.sub(r"(?<![\\A-Za-z])sqrt", r"\\sqrt", text)
-  text = re.sub(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=[\s(\d])", r"\\\1", text)
+  text = re.sub(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=[\s(\d_])", r"\\\1", text)
   position = 0
   while (position := text.find(r"\sqrt(", position)) >= 0:
     start = position + 5

@@ -10,26 +10,18 @@ Nothing here evaluates what it reads, and every scan is linear in the text.
 import dataclasses
 import re
 
+from jaxrl_llm.rollout import answer_markers
+
 # Characters beyond which an answer is taken as it is.
 _LONGEST = 1000
 
-_BOX_OR_BRACE = re.compile(
-    r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*\{|\\[{}\\]|[{}]"
-)
-_BARE_BOX = re.compile(
-    r"\\(?:boxed|fbox|framebox)(?![A-Za-z])(?!\s*\{)\s*([^\s$,;]*)"
-)
-_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_HASHES = re.compile(r"####[ \t]*(?:answer\b[ \t]*:?)?[ \t]*", re.IGNORECASE)
 _STATEMENT = re.compile(
-    r"\b(?:answers?|(?:correct|right) (?:option|choice))\b(?:\s+(?:to|of|for)\s[^.\n:]{0,100}?)?[\s*_]*"
-    r"(?::|=|[-\u2013\u2014](?=\s)|\b(?:is|are|was|equals|(?:must|should|would|will) be)\b)"
+    r"\b(?:answers?|(?:correct|right) (?:option|choice))\b"
+    r"(?:\s+(?:to|of|for)\s[^.\n:]{0,100}?)?[\s*_]*"
+    r"(?::|=|[-\u2013\u2014](?=\s)|\b(?:is|are|was|equals"
+    r"|(?:must|should|would|will) be)\b)"
     r"\s*:?[*_\s]*|^[#*_ \t]*(?:final )?answer[*_: \t]*\n\s*",
     re.IGNORECASE | re.MULTILINE,
-)
-_CONNECTIVE = re.compile(
-    r"[\s$]*(?:\\[()\[\]])?(?:,|;|,?\s*(?:and|or)|\\text\s*\{\s*(?:and|or)\s*\})"
-    r"[\s$]*(?:\\[()\[\]])?[\s$]*(?:[A-Za-z]\s*=\s*)?"
 )
 _BOLD = re.compile(r"(?<![^\s:=(])\*\*(?=\S)(.+?)(?<=\S)\*\*(?![\w*])")
 _HEDGE = re.compile(
@@ -41,10 +33,16 @@ _COMMON_WORDS = frozenset(
     "and or then to for of is are was now at in on from per each with so but"
     " the he she they it has have".split()
 )
+_LEADING_WORDS = re.compile(
+    r"(?:,\s*)?"
+    r"(?:(?!sin|cos|tan|log|ln|exp|sqrt|pi|not\b|or\b)[A-Za-z]{2,}[,:]?\s+)+"
+    r"(?=[-+$\\(]*\d)"
+)
 _SENTENCE_END = re.compile(r"[.!?](?=[\s*_\"')]|$)")
 _DISPLAYS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 _MATH = re.compile(
-    r"\$\$(.{1,999}?)\$\$|\\\[(.{1,999}?)\\\]|\\\((.{1,999}?)\\\)|(?<![\\$])\$([^$\n]+)\$",
+    r"\$\$(.{1,999}?)\$\$|\\\[(.{1,999}?)\\\]|\\\((.{1,999}?)\\\)"
+    r"|(?<![\\$])\$([^$\n]+)\$",
     re.DOTALL,
 )
 _NUMBER = re.compile(
@@ -81,7 +79,7 @@ class Extraction:
 def extract(response: str) -> Extraction:
   """Finds the final answer of a response; see the module's rules."""
   response = response.rpartition("</think>")[2]
-  strong, closed = _last_marked(response)
+  strong, closed = answer_markers.last(response)
   if not closed:
     return Extraction(None, False)
   start = strong[1] if strong else 0
@@ -90,10 +88,9 @@ def extract(response: str) -> Extraction:
     return Extraction(stated, True)
   if strong is not None:
     text = unwrap(strong[2])
-    if _STATEMENT.search(text):
-      text = _last_statement(text, 0, clean=False) or text
     if not response.startswith("\\", strong[0]):
-      text = _without_prose(text)
+      stated = _last_statement(text, 0, clean=False)
+      text = stated or _without_prose(text)
     return Extraction(text or None, bool(text))
   return Extraction(_unmarked(response), False)
 
@@ -116,7 +113,7 @@ def unwrap(text: str) -> str:
   text = text.strip()
   if len(text) > _LONGEST:
     return text
-  marked, closed = _last_marked(text)
+  marked, closed = answer_markers.last(text)
   if not closed:
     return ""
   if marked is not None and marked[0] == 0 and marked[1] >= len(text) - 2:
@@ -129,82 +126,6 @@ def unwrap(text: str) -> str:
   if text.endswith(".") and not text.endswith(".."):
     text = text[:-1].strip()
   return text
-
-
-def _last_marked(text: str) -> tuple[tuple[int, int, str] | None, bool]:
-  """Returns (start, end, content) of the last strong marker, and closedness.
-
-  Boxes, tags and hashes are strong. The second value is False when the last
-  one never closes.
-  """
-  boxes, open_box = _boxes(text)
-  found = [box for box in (_joined(text, boxes),) if box]
-  tags, open_tag = _tags(text)
-  found += tags[-1:]
-  hashes = [m for m in _HASHES.finditer(text)]
-  if hashes:
-    match = hashes[-1]
-    line = text[match.end():].partition("\n")[0]
-    found.append((match.start(), match.end() + len(line), line))
-  last = max(found, key=lambda span: span[1], default=None)
-  limit = last[1] if last else -1
-  inside = last[0] if last else -1
-  unclosed = [start for start in (open_box, open_tag) if start is not None]
-  return last, not any(start > limit or start > inside for start in unclosed)
-
-
-def _boxes(text: str) -> tuple[list[tuple[int, int, str]], int | None]:
-  """Lists outermost complete boxes; and where a final open one starts."""
-  spans, stack, last_start, last_closed = [], [], -1, True
-  for match in _BOX_OR_BRACE.finditer(text):
-    token = match[0]
-    if token == "}":
-      if stack:
-        start, content = stack.pop()
-        if content is not None:
-          while spans and spans[-1][0] > start:
-            spans.pop()
-          spans.append((start, match.end(), text[content:match.start()]))
-          last_closed = last_closed or start == last_start
-    elif token == "{":
-      stack.append((match.start(), None))
-    elif token[1] not in "{}\\":
-      stack.append((match.start(), match.end()))
-      last_start, last_closed = match.start(), False
-  for match in _BARE_BOX.finditer(text):
-    content = match[1].rstrip(".")
-    if match.start() > last_start and content:
-      spans.append((match.start(), match.end(), content))
-      last_start, last_closed = match.start(), True
-  return sorted(spans), None if last_closed else last_start
-
-
-def _joined(
-    text: str, boxes: list[tuple[int, int, str]]
-) -> tuple[int, int, str] | None:
-  """Joins boxes that only "and", "or" or a comma separates into one list."""
-  if not boxes:
-    return None
-  start, end, content = boxes[-1]
-  for previous in reversed(boxes[:-1]):
-    if not _CONNECTIVE.fullmatch(text, previous[1], start):
-      break
-    if previous[2].strip() != content.strip():
-      content = f"{previous[2]}, {content}"
-    start = previous[0]
-  return start, end, content
-
-
-def _tags(text: str) -> tuple[list[tuple[int, int, str]], int | None]:
-  spans, opened = [], None
-  for match in _TAG.finditer(text):
-    if not match[1]:
-      opened = match
-    elif opened is not None:
-      content = text[opened.end():match.start()]
-      spans.append((opened.start(), match.end(), content))
-      opened = None
-  return spans, None if opened is None else opened.start()
 
 
 def _last_statement(text: str, start: int, clean: bool) -> str | None:
@@ -261,6 +182,8 @@ def _statement_content(rest: str) -> str:
 def _without_prose(text: str) -> str:
   """Takes the number or formula out of a sentence; other text as it is."""
   text = re.split(r"\s(?:because|since|as|which|so)\s", text)[0].strip()
+  leading = _LEADING_WORDS.match(text)
+  text = text[leading.end():] if leading else text
   if len(_PROSE_WORD.findall(re.sub(_MATH, "", text))) < 2:
     return text
   formulas = _MATH.findall(text)

@@ -23,6 +23,7 @@ from jaxrl_llm.data import prompts as prompts_lib
 from jaxrl_llm.rollout import answer_comparison
 from jaxrl_llm.rollout import answer_numbers
 from jaxrl_llm.rollout import answer_text
+from jaxrl_llm.rollout import answer_units
 from jaxrl_llm.rollout import answers
 from jaxrl_llm.rollout import verifier_process
 
@@ -276,7 +277,7 @@ def _number(text: str | None) -> fractions.Fraction | None:
 
 def _spelt_number(answer: str) -> str | None:
   """Returns the one number that a final answer is, without decoration."""
-  core, _, _ = answer_numbers.split_unit(
+  core, _, _ = answer_units.split(
       answer_text.normalise(answer).rpartition("=")[2].strip()
   )
   return core if answer_numbers.read(core) else None

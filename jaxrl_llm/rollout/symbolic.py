@@ -26,6 +26,7 @@ for _name in ("math_verify.parser", "math_verify.grader"):
 
 _POINTS = ("0.7310585", "1.2570119", "2.0893351", "0.3183099", "1.6487213")
 _DIGITS = 40
+_ANGLE_FUNCTION = r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])"
 
 
 class Refusal(ValueError):
@@ -96,6 +97,10 @@ def _with_imaginary_unit(value: sympy.Basic, formula: str) -> sympy.Basic:
 
 def _for_parser(formula: str) -> str:
   """Spells out what the parser reads differently: products, decimals."""
+  if re.search(_ANGLE_FUNCTION, formula):
+    formula = re.sub(
+        r"\(?(\d+(?:\.\d+)?)\s*\\degree\)?", r"(\\frac{\1\\pi}{180})", formula
+    )
   formula = re.sub(
       r"(?<![\d.}])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}",
       lambda m: (
@@ -163,7 +168,10 @@ def _has_tower(formula: str) -> bool:
 
 
 def _compare_at_points(left: sympy.Expr, right: sympy.Expr) -> bool | None:
-  """Compares two scalars numerically at fixed positive points.
+  """Compares two scalars numerically at fixed points.
+
+  At points with negative coordinates only real values count: roots and
+  logarithms may take another branch there.
 
   Returns:
     False when they differ at a point, True when they agree at all of at least
@@ -172,15 +180,14 @@ def _compare_at_points(left: sympy.Expr, right: sympy.Expr) -> bool | None:
   difference = left - right
   if difference.has(sympy.nan, sympy.zoo):
     return False
-  symbols = sorted(difference.free_symbols, key=str)
-  if {str(s) for s in left.free_symbols} != {
-      str(s) for s in right.free_symbols
-  } and not symbols:
-    return None
+  symbols = sorted(left.free_symbols | right.free_symbols, key=str)
   agreed = 0
-  for shift in range(len(_POINTS) if symbols else 1):
+  for shift in range(2 * len(_POINTS) if symbols else 1):
+    sign = 1 if shift < len(_POINTS) else -1
     values = {
-        symbol: sympy.Rational(_POINTS[(shift + i) % len(_POINTS)]) + i // 5
+        symbol: sign * (
+            sympy.Rational(_POINTS[(shift + i) % len(_POINTS)]) + i // 5
+        )
         for i, symbol in enumerate(symbols)
     }
     sides = [
@@ -188,6 +195,8 @@ def _compare_at_points(left: sympy.Expr, right: sympy.Expr) -> bool | None:
         for side in (left, right)
     ]
     if not all(side.is_number and side.is_finite for side in sides):
+      continue
+    if sign < 0 and not all(side.is_real for side in sides):
       continue
     scale = max(1, abs(sides[0]))
     if abs(sides[0] - sides[1]) > scale * sympy.Rational(10) ** (10 - _DIGITS):

@@ -125,7 +125,9 @@ class Pool:
       return worker.call(request, timeout)
     except VerifierTimeout:
       worker = None
-      raise VerifierTimeout(f"{request[0]}: no verdict in {timeout} s") from None
+      raise VerifierTimeout(
+          f"{request[0]}: no verdict in {timeout} s"
+      ) from None
     finally:
       self._free.put(worker)
 
@@ -158,7 +160,8 @@ def _serve() -> None:
   os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
   _limit_memory()
   # Imported here, for the worker alone needs it.
-  from jaxrl_llm.rollout import verifier_calls  # pylint: disable=g-import-not-at-top
+  # pylint: disable-next=g-import-not-at-top
+  from jaxrl_llm.rollout import verifier_calls
 
   while header := requests.read(_HEADER.size):
     payload = requests.read(_HEADER.unpack(header)[0])

@@ -60,7 +60,8 @@ def test_answers_are_voted_for_by_value():
 
 
 def test_unfinished_responses_are_counted():
-  cut = [dataclasses.replace(BEFORE[0][0], finish_reason="length"), BEFORE[0][1]]
+  first, second = BEFORE[0]
+  cut = [dataclasses.replace(first, finish_reason="length"), second]
   found = evaluate.evaluate(
       [cut, *BEFORE[1:]], PROMPTS, GRADER, SETTINGS
   )

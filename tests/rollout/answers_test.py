@@ -14,8 +14,8 @@ import math_verify
 import pytest
 
 from jaxrl_llm.rollout import answer_comparison
-from jaxrl_llm.rollout import answer_numbers
 from jaxrl_llm.rollout import answer_text
+from jaxrl_llm.rollout import answer_units
 from jaxrl_llm.rollout import answers
 from jaxrl_llm.rollout import symbolic
 
@@ -212,11 +212,11 @@ def test_one_spelling(text, normal):
 
 
 def test_units_are_known_or_ignored():
-  assert answer_numbers.canonical_unit(r"\text{square centimeters}") == "cm^2"
-  assert answer_numbers.canonical_unit(" miles per hour") == "mi/h"
-  assert answer_numbers.units_conflict("cm", "m")
-  assert not answer_numbers.units_conflict("apples", "clips")
-  assert not answer_numbers.units_conflict("cm", "")
+  assert answer_units.canonical(r"\text{square centimeters}") == "cm^2"
+  assert answer_units.canonical(" miles per hour") == "mi/h"
+  assert answer_units.conflict("cm", "m")
+  assert not answer_units.conflict("apples", "clips")
+  assert not answer_units.conflict("cm", "")
 
 
 def test_comparing_plain_answers_imports_no_sympy():

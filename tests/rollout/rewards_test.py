@@ -139,8 +139,11 @@ def test_forked_and_killed_owners():
 
 
 def _runs(process: int) -> bool:
-  status = pathlib.Path(f"/proc/{process}/stat")
-  return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+  try:
+    status = pathlib.Path(f"/proc/{process}/stat").read_text()
+  except (FileNotFoundError, ProcessLookupError):
+    return False
+  return status.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(
