@@ -1,0 +1,20 @@
+"""Training on four devices is training on one."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+
+def test_four_devices(tmp_path):
+  here = pathlib.Path(__file__)
+  flags = "--xla_force_host_platform_device_count=4"
+  done = subprocess.run(
+      [sys.executable, here.with_name("sharded_run.py"), tmp_path],
+      capture_output=True,
+      check=False,
+      text=True,
+      env=os.environ
+      | {"PYTHONPATH": str(here.parents[2]), "XLA_FLAGS": flags},
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
