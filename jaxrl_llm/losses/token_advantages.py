@@ -15,7 +15,7 @@ _EPSILON = 1e-8
 
 
 def whiten(values: Array, counts: Array) -> Array:
-  """(x − mean) / std over tokens; verl's `masked_whiten`, ddof 1.
+  """(x − mean) / sqrt(variance + 1e-8) over tokens, ddof 1.
 
   Args:
     values: float [...], finite.
@@ -25,10 +25,10 @@ def whiten(values: Array, counts: Array) -> Array:
     float [...]; 0 where the count is 0, and everywhere below two tokens.
   """
   count = jnp.sum(counts)
-  mean = jnp.sum(values * counts) / (count + _EPSILON)
+  mean = jnp.sum(values * counts) / jnp.maximum(count, 1.0)
   centred = values - mean
-  variance = jnp.sum(jnp.square(centred) * counts) / (count + _EPSILON)
-  variance *= count / jnp.maximum(count - 1.0, 1.0)
+  variance = jnp.sum(jnp.square(centred) * counts)
+  variance /= jnp.maximum(count - 1.0, 1.0)
   whitened = centred * jax.lax.rsqrt(variance + _EPSILON)
   return jnp.where((counts > 0) & (count > 1), whitened, 0.0)
 
