@@ -166,6 +166,11 @@ def denominators(spec: Spec, terms: types.Terms) -> dict[str, Array]:
     Arrays [B, T] by term name: `policy`, and `kl`, `entropy` where the spec
     has them; 0 where masked or rejected. Split with the rows.
   """
+  names = [
+      name
+      for name in ("kl", "entropy")
+      if getattr(spec.regularizers, f"{name}_coefficient")
+  ]
   spec = spec_lib.with_controls(spec, terms.controls)
   dtype = tokens_lib.recorded_dtype(terms)
   everything = masked.layout(terms.mask, terms.segment_ids, dtype)
@@ -181,9 +186,8 @@ def denominators(spec: Spec, terms: types.Terms) -> dict[str, Array]:
   if terms.weights is not None:
     policy = policy * masked.fill(terms.weights, kept)
   result = {"policy": policy}
-  for name in ("kl", "entropy"):
-    if getattr(spec.regularizers, f"{name}_coefficient"):
-      result[name] = spec.aggregation.weights(everything)
+  for name in names:
+    result[name] = spec.aggregation.weights(everything)
   return jax.lax.stop_gradient(result)
 
 

@@ -190,6 +190,7 @@ def with_controls(spec: Spec, controls: Mapping[str, Any]) -> Spec:
 def _choose(spec: Spec, fields: dict[str, Any]) -> Spec:
   """Applies the keys that choose parts, taking them out of `fields`."""
   chosen = {}
+  aggregated = "aggregation" in fields
   for slot, (options, _) in SLOTS.items():
     word = fields.pop(slot, None)
     if word is None:
@@ -198,9 +199,11 @@ def _choose(spec: Spec, fields: dict[str, Any]) -> Spec:
       raise ValueError(_bad_word(slot, word, options))
     if type(getattr(spec, slot)) is not options[word]:
       chosen[slot] = options[word]()
-  shared = chosen.get("ratio", spec.ratio).shared
-  if "ratio" in chosen and shared and "aggregation" not in chosen:
-    chosen["aggregation"] = masked.SequenceMeanTokenMean()
+  surrogate = chosen.get("surrogate", spec.surrogate)
+  if isinstance(surrogate, surrogates.Ratio) and not aggregated:
+    # One loss per sequence: its mean over sequences.
+    if "ratio" in chosen and chosen["ratio"].shared:
+      chosen["aggregation"] = masked.SequenceMeanTokenMean()
   for word, options in (("anchor", ANCHORS), ("proximal", PROXIMALS)):
     if word in fields:
       chosen[word] = fields.pop(word)
