@@ -52,15 +52,15 @@ def main(arguments: list[str]) -> int:
 
 
 def is_user_error(error: Exception) -> bool:
-  """True for a missing file, and for a ValueError that this project raised.
+  """True for a missing file, and for what this project raised for the user.
 
-  A ValueError out of a library, or out of an operation that failed, is a
-  defect and keeps its traceback. One that stems from a `raise` statement of
-  the package or of a config file was worded for the user.
+  An error out of a library, or out of an operation that failed, is a defect
+  and keeps its traceback. One that stems from a `raise` statement of the
+  package or of a config file was worded for the user.
   """
   if isinstance(error, (FileNotFoundError, NotADirectoryError)):
     return True
-  if not isinstance(error, ValueError):
+  if not isinstance(error, (ValueError, OSError, ArithmeticError)):
     return False
   frame = traceback.extract_tb(error.__traceback__)[-1]
   statement = linecache.getline(frame.filename, frame.lineno).strip()

@@ -73,8 +73,12 @@ def select(
       max_staleness only.
     lineage: of that policy.
 
+  Returns:
+    What is left. That is nothing where the rewards of every group that could
+    be trained on are equal: such a round teaches nothing and is no error.
+
   Raises:
-    ValueError: staleness across lineages, or nothing is left.
+    ValueError: staleness across lineages, or all is dropped for other reasons.
   """
   staleness = _staleness(index, max_staleness, policy_version, lineage)
   reasons = {
@@ -93,12 +97,11 @@ def select(
   for reason, mask in reasons.items():
     drops[reason] = int(np.sum(kept_mask & mask))
     kept_mask &= ~mask
-  if not kept_mask.any():
+  if not kept_mask.any() and not drops["uniform"]:
     counts = ", ".join(f"{name} {count}" for name, count in drops.items())
     raise ValueError(
         f"expected records to train on, all {len(index)} were dropped"
-        f" ({counts}); see train.tokens_per_row, train.max_staleness and"
-        " train.keep_uniform_groups."
+        f" ({counts}); see train.tokens_per_row and train.max_staleness."
     )
   living = np.isin(index.group_ids, index.group_ids[kept_mask])
   return Selection(
@@ -121,10 +124,11 @@ def rollout_batches(
     selection: of `select`.
     seed: of the run; decides which groups come first.
     groups_per_batch: groups a batch, the last may have fewer; 0 takes all.
+      An empty selection gives no batch.
     first_number: number of the first batch (the round, where there is one).
   """
   groups = _ordered(index, selection.positions, "batches", seed)
-  size = groups_per_batch or len(groups)
+  size = groups_per_batch or max(len(groups), 1)
   batches = []
   for start in range(0, len(groups), size):
     chosen = groups[start : start + size]

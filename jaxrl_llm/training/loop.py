@@ -124,6 +124,9 @@ def train(
       metrics.ProgressBar(total, done, f"round {round}") as bar,
   ):
     journal = journal_lib.Journal(writer, bar, settings.max_bad_updates)
+    if not work.batches:
+      bar.say([f"round {round}: no group with unequal rewards to learn from."])
+      journal.write(state.steps + 1, "batch", rounds.numbers(work, round))
     while state.position.batch < len(work.batches):
       prepared = prepare.obtain(trainer, state, work, workdir)
       if state.position.begins_batch:
@@ -261,7 +264,7 @@ def _report(
 ) -> None:
   """Writes what is known of a rollout batch before its first update."""
   batch = work.batches[state.position.batch]
-  values = rounds.numbers(work, state.position, trainer.settings)
+  values = rounds.batch_numbers(work, state.position, trainer.settings)
   terms = prepared.of(work.index.record_ids[batch.positions])
   if "proximal_logprobs" in terms:
     found = agreement.report(

@@ -42,7 +42,25 @@ class Round:
     return -(-groups // groups_per_minibatch)
 
 
-def numbers(
+def numbers(work: Round, number: int) -> dict[str, float]:
+  """Returns what the metrics say of a round: rewards, and drops by reason.
+
+  `reward` is over all scored records, dropped ones included.
+  """
+  index = work.index
+  sampled = ~index.baseline_mask
+  scored = sampled & np.isfinite(index.rewards)
+  values = {
+      "round": number,
+      "reward": float(index.rewards[scored].mean()),
+      "reward_failed": int(np.sum(sampled & np.isnan(index.rewards))),
+  }
+  for reason, count in work.selection.drops.items():
+    values[f"dropped/{reason}"] = count
+  return values
+
+
+def batch_numbers(
     work: Round,
     position: state_lib.Position,
     settings: settings_lib.TrainSettings,
@@ -51,17 +69,14 @@ def numbers(
 
   `off_policy_updates` is the off-policy degree: updates per rollout batch.
   `staleness` counts updates from a record's oldest token to the batch's first
-  update; it means nothing on shards of another lineage. `reward` is over all
-  scored records of the round, dropped ones included.
+  update; it means nothing on shards of another lineage.
   """
   index, batch = work.index, work.batches[position.batch]
   lag = position.batch_updates - index.oldest_versions[batch.positions]
-  scored = ~index.baseline_mask & np.isfinite(index.rewards)
   groups, sizes = np.unique(
       index.group_ids[batch.members], return_counts=True
   )
-  values = {
-      "round": position.round,
+  return numbers(work, position.round) | {
       "batch": position.batch,
       "records": len(batch.positions),
       "groups": len(groups),
@@ -70,14 +85,7 @@ def numbers(
       * work.minibatches(batch, settings.groups_per_minibatch),
       "staleness_mean": float(lag.mean()),
       "staleness_max": int(lag.max()),
-      "reward": float(index.rewards[scored].mean()),
-      "reward_failed": int(
-          np.sum(~index.baseline_mask & np.isnan(index.rewards))
-      ),
   }
-  for reason, count in work.selection.drops.items():
-    values[f"dropped/{reason}"] = count
-  return values
 
 
 def open_round(

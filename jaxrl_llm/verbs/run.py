@@ -32,6 +32,7 @@ SECTIONS = (
 )
 # Progress: rounds evaluated, and the folder of each evaluation by title.
 FILE = "run.json"
+BEFORE = "before"
 
 
 def main(
@@ -58,30 +59,27 @@ def _advance(
   """Does the rounds that are missing; returns the progress."""
   job = parts.job(config)
   state = train.start(config, job.model, workdir)
-  if not progress["evaluations"]:
+  if BEFORE not in progress["evaluations"]:
     _, folder = evaluate.of(job, job.model.start_params, 0, workdir)
-    progress = _note(workdir, progress, "before", folder, 0)
-  for number in range(progress["rounds"], config.run.rounds):
-    state = _round(job, state, number, workdir)
-    done = number + 1
-    every = config.evaluation.every_rounds
+    progress = _note(workdir, progress, BEFORE, folder, 0)
+  every = config.evaluation.every_rounds
+  while True:
+    done = state.position.round
     due = done == config.run.rounds or (every and done % every == 0)
-    if due and state.position.round == done:
+    title = f"after round {done}"
+    if done and due and title not in progress["evaluations"]:
       _, folder = evaluate.of(job, state.params, state.updates, workdir)
-      title = f"after round {done}"
       progress = _note(workdir, progress, title, folder, done)
-  return progress
+    if done >= config.run.rounds:
+      return progress
+    state = _round(job, state, workdir)
 
 
 def _round(
-    job: parts.Job,
-    state: state_lib.TrainState,
-    number: int,
-    workdir: pathlib.Path,
+    job: parts.Job, state: state_lib.TrainState, workdir: pathlib.Path
 ) -> state_lib.TrainState:
-  """Generates a round and trains on it, unless that is done."""
-  if state.position.round > number:
-    return state
+  """Generates a round, unless training is in its middle, and trains on it."""
+  number = state.position.round
   if state.position.begins_round:
     generate.round_of(job, state, number, workdir)
   members = sorted(folders.round_folder(workdir, number).glob("host_*"))

@@ -168,3 +168,16 @@ def test_the_feedback_of_a_round(rollouts, tmp_path):
   assert batch["dropped/nan_reward"] == 4
   assert batch["dropped/uniform"] == 4
   assert batch["reward"] == pytest.approx(6 / 8)
+
+
+def test_a_round_of_equal_rewards_teaches_nothing_and_is_passed(
+    rollouts, tmp_path
+):
+  chosen = [dataclasses.replace(rollout, reward=1.0) for rollout in rollouts]
+  folder = tiny_run.write(tmp_path / "round", chosen)
+  state = tiny_run.train(folder, tmp_path, settings=ONE_BATCH)
+  assert state.updates == 0 and state.position.round == 1
+  (record,) = metrics.read(tmp_path / "metrics.jsonl")
+  assert record["kind"] == "batch" and record["reward"] == 1.0
+  assert record["dropped/uniform"] == len(chosen)
+  jax.tree.map(np.testing.assert_array_equal, state.params, tiny_run.params())

@@ -257,9 +257,9 @@ class TestErrors:
   def test_objective_key_of_another_part(self, tmp_path, capsys):
     line = self.refused(
         capsys, "run", f"--workdir={tmp_path}",
-        "--config.objective.name=rloo", "--config.objective.dual_clip=3.0",
+        "--config.objective.name=rloo", "--config.objective.budget_cap=3.0",
     )
-    assert "objective.dual_clip" in line
+    assert "objective.budget_cap" in line
 
   def test_shards_of_another_tokenizer(self, finished, tmp_path, capsys):
     workdir, _ = finished
