@@ -164,22 +164,34 @@ def test_a_missing_shard_is_made_again_alone(whole, tmp_path):
   assert stats.generated == 10 and digests(folder) == digests(whole[0])
 
 
-def test_hosts_share_a_round(whole, tmp_path):
-  # Case G11: two hosts draw what one would, each record once.
-  records = {}
-  for host in range(2):
-    path = tmp_path / f"host_{host:03d}"
-    tiny_round.generate(path, host=host, hosts=2)
-    folder = shards_lib.open_folder(path)
-    for position in range(len(folder)):
-      record = folder[position]
-      assert record.record_id not in records
-      records[record.record_id] = record.response_tokens.tolist()
-  folder = shards_lib.open_folder(whole[0])
-  assert records == {
-      x.record_id: x.response_tokens.tolist()
-      for x in (folder[i] for i in range(len(folder)))
+def draws_of(*folders):
+  """The sampled part of every record, by id; each id may appear once."""
+  records = [
+      record
+      for path in folders
+      for folder in [shards_lib.open_folder(path)]
+      for record in (folder[position] for position in range(len(folder)))
+  ]
+  draws = {
+      x.record_id: (x.response_tokens.tolist(), x.behavior_logprobs.tolist())
+      for x in records
   }
+  assert len(draws) == len(records)
+  return draws
+
+
+def test_a_record_does_not_depend_on_its_shard(whole, tmp_path):
+  # Neither on the shards' size nor (case G11) on how many hosts there are.
+  settings = dataclasses.replace(tiny_round.SETTINGS, records_per_shard=64)
+  tiny_round.generate(tmp_path / "one_shard", settings=settings)
+  hosts = [tmp_path / f"host_{host:03d}" for host in range(2)]
+  for host, path in enumerate(hosts):
+    tiny_round.generate(path, host=host, hosts=2)
+  expected = draws_of(whole[0])
+  assert draws_of(tmp_path / "one_shard") == expected
+  assert draws_of(*hosts) == expected
+  # Samples of a prompt are drawn on their own: hardly two are alike.
+  assert len({str(draw) for draw in expected.values()}) > 50
 
 
 def test_a_folder_of_other_settings_is_refused(whole):
@@ -246,22 +258,24 @@ def test_failed_verifiers_and_baselines(tmp_path):
 
 def test_evaluation_has_a_stream_of_its_own(whole):
   prompts = tiny_round.prompts()[1:3]
-  draw = lambda **changes: generator.sample(
-      tiny_round.POLICY, tiny_round.params(), tiny_round.TOKENIZER, prompts, 5,
-      tiny_round.SAMPLING, tiny_round.SETTINGS,
-      **{"seed": 7, "progress": False, **changes},
-  )
-  tokens = lambda answers: [
-      [x.response.tokens.tolist() for x in row] for row in answers
-  ]
+
+  def draw(**changes):
+    answers = generator.sample(
+        tiny_round.POLICY, tiny_round.params(), tiny_round.TOKENIZER, prompts,
+        5, tiny_round.SAMPLING, tiny_round.SETTINGS,
+        **{"seed": 7, "progress": False, **changes},
+    )
+    return [
+        [(x.response.tokens.tolist(), x.text) for x in row] for row in answers
+    ]
+
   first = draw()
   assert [len(row) for row in first] == [5, 5]
-  assert tokens(draw()) == tokens(first)
-  assert tokens(draw(stream="rollout")) != tokens(first)
-  assert tokens(draw(seed=8)) != tokens(first)
-  assert first[0][0].text == tiny_round.TOKENIZER.decode(
-      first[0][0].response.tokens, skip_special_tokens=True
-  )
+  assert draw() == first
+  assert draw(stream="rollout") != first
+  assert draw(seed=8) != first
+  tokens, text = first[0][0]
+  assert text == tiny_round.TOKENIZER.decode(tokens, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(
