@@ -94,7 +94,7 @@ def _causal_forward(queries, keys, values, segment_ids, dtype, block):
 
 
 def _join(blocks, axis):
-  """Joins [blocks, …] into one array, the blocks one after another on `axis`."""
+  """Joins [blocks, …] into one array, block after block on `axis`."""
   moved = jnp.moveaxis(blocks, 0, axis)
   shape = list(moved.shape)
   shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]

@@ -102,7 +102,8 @@ def token_logprobs(
       None if gather_ids is None else sort(gather_ids),
   )
   compute = _plain_walk if plain else _walk
-  result = compute(sort(hidden), weight, master, asked, request, chunk)
+  hidden = jnp.where(mask[..., None], sort(hidden), 0.0)
+  result = compute(hidden, weight, master, asked, request, chunk)
   place = jnp.argsort(order, axis=1)
   return jax.tree.map(
       lambda values: jax.vmap(lambda row, index: row[index])(values, place),

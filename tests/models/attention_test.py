@@ -1,0 +1,105 @@
+"""attention.py against softmax written out in full."""
+
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.models import attention
+
+B, T, N, K, H = 2, 11, 4, 2, 8
+QUERIES, KEYS, VALUES, COTANGENT = (
+    jax.random.normal(key, (B, T, heads, H))
+    for key, heads in zip(
+        jax.random.split(jax.random.key(0), 4), (N, K, K, N), strict=True
+    )
+)
+SEGMENTS = jnp.array(
+    [[1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0], [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]]
+)
+
+
+def _full(queries, keys, values):
+  """Repeats keys over heads and keeps the whole [T, T] softmax."""
+  keys, values = (jnp.repeat(x, N // K, axis=2) for x in (keys, values))
+  scores = jnp.einsum("btnh,bsnh->bnts", queries, keys) / np.sqrt(H)
+  allowed = np.tril(np.ones((T, T), bool))
+  allowed = allowed & (SEGMENTS[:, :, None] == SEGMENTS[:, None, :])
+  scores = jnp.where(allowed[:, None], scores, -jnp.inf)
+  return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), values)
+
+
+def _causal(queries, keys, values, dtype=jnp.float32, plain=False):
+  return attention.causal(queries, keys, values, SEGMENTS, dtype, plain)
+
+
+def _pull(function):
+  value, pull = jax.vjp(function, QUERIES, KEYS, VALUES)
+  return value, *pull(COTANGENT)
+
+
+@pytest.mark.parametrize("block", [512, 4])
+def test_value_and_gradient_equal_the_full_softmax(block):
+  """Block 4 of 11 tokens: three blocks of 4, the last with one added query."""
+  with mock.patch.object(attention, "QUERY_BLOCK", block):
+    found = jax.jit(lambda: _pull(_causal))()
+  for ours, full in zip(found, jax.jit(lambda: _pull(_full))(), strict=True):
+    np.testing.assert_allclose(ours, full, atol=3e-6)
+
+
+@pytest.mark.parametrize("block", [512, 4])
+def test_plain_twin_is_differentiable_forward(block):
+  tangents = (KEYS[..., :1, :] * jnp.ones((N, 1)), VALUES, KEYS)
+  with mock.patch.object(attention, "QUERY_BLOCK", block):
+    value, forward = jax.jit(lambda: jax.jvp(
+        lambda *x: _causal(*x, plain=True), (QUERIES, KEYS, VALUES), tangents
+    ))()
+    same, *gradients = jax.jit(lambda: _pull(_causal))()
+  np.testing.assert_array_equal(value, same)
+  paired = sum(map(jnp.vdot, gradients, tangents))
+  np.testing.assert_allclose(jnp.vdot(forward, COTANGENT), paired, rtol=1e-5)
+
+
+def test_bfloat16_stays_near_float32():
+  exact = jax.jit(lambda: _pull(_full))()
+  rounded = jax.jit(lambda: _pull(lambda *x: _causal(*x, jnp.bfloat16)))()
+  for ours, full in zip(rounded, exact, strict=True):
+    cosine = jnp.vdot(ours, full) / jnp.linalg.norm(ours) / jnp.linalg.norm(
+        full
+    )
+    assert cosine > 0.9999
+
+
+def test_large_scores_neither_overflow_nor_vanish():
+  """Scores near ±1e4: the largest is subtracted before exp."""
+  found = attention.causal(
+      1e3 * QUERIES, 1e2 * KEYS, VALUES, SEGMENTS, jnp.float32
+  )
+  assert np.all(np.isfinite(found))
+  np.testing.assert_allclose(
+      found, _full(1e3 * QUERIES, 1e2 * KEYS, VALUES), atol=1e-4
+  )
+
+
+def test_cached_equals_the_last_row_of_causal():
+  """Slots at different positions; what lies at and beyond them is not read."""
+  positions = jnp.array([3, 8])
+  rows = jnp.array([0, 1])
+  start = jnp.array([0, 2])
+  gather = lambda x: x[rows[:, None], jnp.minimum(
+      start[:, None] + jnp.arange(9), T - 1)]
+  keys, values = gather(KEYS), gather(VALUES)
+  beyond = (jnp.arange(9) >= positions[:, None])[..., None, None]
+  last = start + positions
+  found = attention.cached(
+      QUERIES[rows, last],
+      KEYS[rows, last],
+      VALUES[rows, last],
+      jnp.swapaxes(jnp.where(beyond, 1e4, keys), 1, 2),
+      jnp.swapaxes(jnp.where(beyond, 1e4, values), 1, 2),
+      positions,
+  )
+  expected = _causal(QUERIES, KEYS, VALUES)[rows, last]
+  np.testing.assert_allclose(found, expected, atol=2e-6)

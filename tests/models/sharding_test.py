@@ -1,0 +1,107 @@
+"""sharding.py: meshes by name, and the same numbers on one device and eight."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.models import config as config_lib
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding
+
+POLICY = policy_lib.Policy(config_lib.preset("tiny"), "float32")
+
+
+@pytest.mark.parametrize(
+    "text, word",
+    [("model=2", "model=2"), ("data=0", "data=0"), ("fsdp", "fsdp"),
+     ("data=4096", "needs 4096 devices")],
+)
+def test_a_mesh_that_cannot_be_is_refused(text, word):
+  with pytest.raises(ValueError, match=word):
+    sharding.make_mesh(text)
+
+
+def test_axes_and_shapes_match_the_parameters():
+  params = POLICY.init(jax.random.key(0))
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(
+      lambda x: x.shape, POLICY.shapes
+  )
+  assert POLICY.logical_axes["layers"]["output"] == (
+      "layers", "heads", "head_dim", "embed"
+  )
+  mesh = sharding.make_mesh("data=1")
+  placed = sharding.shardings(mesh, POLICY.logical_axes, params)
+  assert jax.tree.structure(placed) == jax.tree.structure(params)
+
+
+def _gradient(params, tokens):
+  """Mean log-prob of packed rows and its gradient."""
+  segment_ids = jnp.broadcast_to(jnp.arange(16) // 9 + 1, tokens.shape)
+  positions = jnp.broadcast_to(jnp.arange(16) % 9, tokens.shape)
+  ones = jnp.ones(tokens.shape)
+
+  def loss(params):
+    return jnp.mean(
+        POLICY.token_logprobs(
+            params, tokens, segment_ids, positions, ones
+        ).logprobs
+    )
+
+  return jax.value_and_grad(loss)(params)
+
+
+def eight_devices():
+  """Runs in a process of its own: no device is left out, none disagrees."""
+  mesh = sharding.make_mesh("data=2,fsdp=2,tensor=2")
+  params = POLICY.init(jax.random.key(0))
+  tokens = jax.random.randint(jax.random.key(1), (4, 16), 0, 257)
+  expected = jax.jit(_gradient)(params, tokens)
+  placed = sharding.shardings(mesh, POLICY.logical_axes, POLICY.shapes)
+  with jax.set_mesh(mesh):
+    step = jax.jit(
+        _gradient,
+        in_shardings=(placed, sharding.rows(mesh)),
+        out_shardings=(sharding.replicated(mesh), placed),
+    )
+    found = step(
+        jax.device_put(params, placed),
+        jax.device_put(tokens, sharding.rows(mesh)),
+    )
+  gate = found[1]["layers"]["gate"]
+  assert {x.data.shape for x in gate.addressable_shards} == {(2, 32, 64)}
+  for ours, theirs in zip(
+      jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+  ):
+    error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+    assert error <= 1e-5, error
+  try:
+    sharding.shardings(
+        sharding.make_mesh("tensor=8"), POLICY.logical_axes, POLICY.shapes
+    )
+  except ValueError as error:
+    assert "heads" in str(error) and "tensor=8" in str(error), error
+  else:
+    raise AssertionError("4 heads cannot lie on 8 devices")
+
+
+def test_eight_devices_agree_with_one():
+  flags = os.environ.get("XLA_FLAGS", "")
+  environment = os.environ | {
+      "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
+      "JAX_PLATFORMS": "cpu",
+      "PYTHONPATH": os.pathsep.join(sys.path),
+  }
+  done = subprocess.run(
+      [sys.executable, __file__], env=environment, capture_output=True,
+      text=True, timeout=600,
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
+
+
+if __name__ == "__main__":
+  eight_devices()
