@@ -13,12 +13,6 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache/jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-  config.addinivalue_line(
-      "markers", "slow: longer than the suite allows; runs by name or -m slow"
-  )
-
-
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
