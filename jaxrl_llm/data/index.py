@@ -9,6 +9,21 @@ from jaxrl_llm import types
 from jaxrl_llm.data import shards
 
 
+_DTYPES = {
+    "record_ids": np.int64,
+    "group_ids": np.int64,
+    "prompt_ids": np.int64,
+    "rounds": np.int32,
+    "lengths": np.int32,
+    "response_lengths": np.int32,
+    "trained_tokens": np.int32,
+    "oldest_versions": np.int32,
+    "rewards": np.float32,
+    "baseline_mask": np.bool_,
+    "error_mask": np.bool_,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Index:
   """What the plan needs of every record; arrays over positions.
@@ -26,8 +41,7 @@ class Index:
     rewards: float32, NaN where the verifier failed.
     baseline_mask: bool, records of role "baseline".
     error_mask: bool, records that finished with "error".
-    lineages: lineage of each record's folder, as numbers into lineage_names.
-    lineage_names: sorted names.
+    lineage_names: of the folders, sorted, each once.
   """
 
   record_ids: np.ndarray
@@ -41,7 +55,6 @@ class Index:
   rewards: np.ndarray
   baseline_mask: np.ndarray
   error_mask: np.ndarray
-  lineages: np.ndarray
   lineage_names: tuple[str, ...]
 
   @classmethod
@@ -57,7 +70,6 @@ class Index:
     rows = []
     places: dict[int, str] = {}
     for folder in folders:
-      lineage = names.index(folder.metadata.lineage)
       for index in range(len(folder)):
         rollout = folder[index]
         place = f"{folder.path}, record {index}"
@@ -66,11 +78,12 @@ class Index:
           raise ValueError(
               f"{place}: the same record as {first}; give each folder once."
           )
-        rows.append((*_row(rollout), lineage))
-    columns = [list(column) for column in zip(*rows)]
-    dtypes = [np.int64] * 3 + [np.int32] * 5
-    dtypes += [np.float32, np.bool_, np.bool_, np.int32]
-    return cls(*map(np.array, columns, dtypes), lineage_names=names)
+        rows.append(_row(rollout))
+    columns = {
+        name: np.array([row[name] for row in rows], dtype)
+        for name, dtype in _DTYPES.items()
+    }
+    return cls(**columns, lineage_names=names)
 
   def __len__(self) -> int:
     return len(self.record_ids)
@@ -83,24 +96,25 @@ class Index:
     return sizes[group]
 
 
-def _row(rollout: types.Rollout) -> tuple:
-  """Returns the entries of the index for one record, in column order."""
+def _row(rollout: types.Rollout) -> dict[str, float]:
+  """Returns a record's entry of every array of the index."""
   trained = trained_mask(rollout)
   versions = rollout.policy_versions
   oldest = versions[trained].min() if trained.any() else versions.min()
-  return (
-      rollout.record_id,
-      rollout.group_id,
-      rollout.prompt_id,
-      rollout.round,
-      rollout.prompt_tokens.size + rollout.response_tokens.size,
-      rollout.response_tokens.size,
-      int(trained.sum()),
-      int(oldest),
-      rollout.reward,
-      rollout.role == "baseline",
-      rollout.finish_reason == "error",
-  )
+  response_length = rollout.response_tokens.size
+  return {
+      "record_ids": rollout.record_id,
+      "group_ids": rollout.group_id,
+      "prompt_ids": rollout.prompt_id,
+      "rounds": rollout.round,
+      "lengths": rollout.prompt_tokens.size + response_length,
+      "response_lengths": response_length,
+      "trained_tokens": trained.sum(),
+      "oldest_versions": oldest,
+      "rewards": rollout.reward,
+      "baseline_mask": rollout.role == "baseline",
+      "error_mask": rollout.finish_reason == "error",
+  }
 
 
 def trained_mask(rollout: types.Rollout) -> np.ndarray:
