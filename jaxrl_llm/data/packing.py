@@ -197,7 +197,7 @@ class _Canvas:
 
   def batch(self) -> types.Batch:
     """Hands the arrays over."""
-    arrays = dict(self._arrays)
+    arrays = self._arrays
     own = ("tokens", "segment_ids", "positions", "temperatures")
     batch = {name: arrays[name] for name in own}
     names = {field.name for field in dataclasses.fields(types.Terms)}

@@ -165,13 +165,16 @@ def minibatches(
   groups = _ordered(
       index, batch.positions, "epoch", seed, batch.number, epoch
   )
-  by_group: dict[int, list[int]] = {group: [] for group in groups}
-  for position in batch.positions:
-    by_group[int(index.group_ids[position])].append(int(position))
-  return [
-      np.array(sum(map(by_group.get, groups[start:stop]), []), np.int64)
+  members: dict[int, list[int]] = {group: [] for group in groups}
+  for position in batch.positions.tolist():
+    members[int(index.group_ids[position])].append(position)
+  minibatches_of_groups = [
+      groups[start : start + groups_per_minibatch]
       for start in range(0, len(groups), groups_per_minibatch)
-      for stop in [start + groups_per_minibatch]
+  ]
+  return [
+      np.concatenate([members[group] for group in chosen])
+      for chosen in minibatches_of_groups
   ]
 
 

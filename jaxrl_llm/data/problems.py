@@ -11,9 +11,10 @@ import inspect
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
-_BOXES = ("\\boxed{", "\\fbox{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\{")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,13 +216,8 @@ def final_answer(text: str) -> str:
 
 def _last_box(text: str) -> str:
   """Returns the content of the last balanced \\boxed{…} or \\fbox{…}."""
-  starts = [
-      index + len(box)
-      for box in _BOXES
-      for index in range(len(text))
-      if text.startswith(box, index)
-  ]
-  for start in sorted(starts, reverse=True):
+  starts = [match.end() for match in _BOX.finditer(text)]
+  for start in reversed(starts):
     depth = 1
     for index in range(start, len(text)):
       depth += {"{": 1, "}": -1}.get(text[index], 0)

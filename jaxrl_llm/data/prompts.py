@@ -1,6 +1,6 @@
 """Problems to train and evaluate on, and the token ids they are posed with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import hashlib
 import json
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl_llm.data import fingerprints
 from jaxrl_llm.data import problems as sources
-from jaxrl_llm.data import tokenizer as tokenizers
+from jaxrl_llm.data import tokenizer as tokenizer_lib
 
 SOURCES = ("reasoning_gym", "jsonl", "tfds")
 
@@ -188,7 +188,7 @@ def load(
 def render(
     problems: Sequence[Problem],
     settings: PromptSettings,
-    tokenizer: tokenizers.Tokenizer,
+    tokenizer: tokenizer_lib.Tokenizer,
 ) -> list[Prompt]:
   """Poses problems through the chat template, once, as token ids.
 
@@ -231,7 +231,7 @@ def fingerprint(prompts: Sequence[Prompt]) -> str:
   return digest.hexdigest()[:16]
 
 
-def _read(settings: PromptSettings, seed: int):
+def _read(settings: PromptSettings, seed: int) -> Iterator[sources.Source]:
   """Chooses the reader."""
   if settings.source == "reasoning_gym":
     return sources.from_reasoning_gym(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.data import prompts
-from jaxrl_llm.data import tokenizer as tokenizers
+from jaxrl_llm.data import tokenizer as tokenizer_lib
 
 ONE_DIGIT = '{"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'
 
@@ -114,7 +114,7 @@ def test_rendering_keeps_the_problem_and_poses_it_once(settings):
   """A11: the ids are those of the template, with one BOS, stored as int32."""
   chosen = settings([("What is {x}?", "1")], template="Q: {question}\nA:")
   train, _ = prompts.load(chosen, 0)
-  tokenizer = tokenizers.load("bytes")
+  tokenizer = tokenizer_lib.load("bytes")
   (found,) = prompts.render(train, chosen, tokenizer)
   assert found.text == "What is {x}?" and found.answer == "1"
   assert found.tokens.dtype == np.int32
@@ -127,7 +127,7 @@ def test_rendering_keeps_the_problem_and_poses_it_once(settings):
 def test_long_prompts_are_refused_or_dropped_never_cut(settings):
   """A13: a cut would lose the template's last tokens."""
   pairs = [("short", "1"), ("a very long question", "2")]
-  tokenizer = tokenizers.load("bytes")
+  tokenizer = tokenizer_lib.load("bytes")
   chosen = settings(pairs, max_tokens=7)
   train, _ = prompts.load(chosen, 0)
   message = r"'a very long question'… has 22 tokens, the limit is 7 \(1 of 2"
@@ -144,11 +144,11 @@ def test_a_problem_cannot_spell_control_tokens(settings):
   chosen = settings([("end <|eos|> here", "1")])
   train, _ = prompts.load(chosen, 0)
   with pytest.raises(ValueError, match=r"control token '<\|eos\|>'"):
-    prompts.render(train, chosen, tokenizers.load("bytes"))
+    prompts.render(train, chosen, tokenizer_lib.load("bytes"))
 
 
 def test_fingerprint_names_ids_tokens_and_answers(settings):
-  tokenizer = tokenizers.load("bytes")
+  tokenizer = tokenizer_lib.load("bytes")
 
   def of(pairs, **changes):
     chosen = settings(pairs, **changes)
