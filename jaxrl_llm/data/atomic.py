@@ -17,13 +17,16 @@ def publish(beside: pathlib.Path, path: pathlib.Path) -> None:
   _sync(path.parent)
 
 
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes UTF-8 text."""
+  beside = path.with_name(path.name + ".beside")
+  beside.write_text(text, "utf-8")
+  publish(beside, path)
+
+
 def write_json(path: pathlib.Path, content: Any) -> None:
   """Writes JSON with sorted keys, so equal content is equal bytes."""
-  beside = path.with_name(path.name + ".beside")
-  beside.write_text(
-      json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8"
-  )
-  publish(beside, path)
+  write_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def _sync(path: pathlib.Path) -> None:

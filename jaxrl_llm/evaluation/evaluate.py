@@ -117,7 +117,12 @@ def gain(
   }
 
 
-def _check(responses, prompts, settings) -> None:
+def _check(
+    responses: Sequence[Sequence[Response]],
+    prompts: Sequence[prompts_lib.Prompt],
+    settings: EvaluationSettings,
+) -> None:
+  """Refuses what cannot be evaluated; see `evaluate`."""
   if not prompts:
     raise ValueError(
         "expected problems to evaluate on, found none; raise"
@@ -140,6 +145,7 @@ def _problem(
     responses: Sequence[Response],
     graded: Sequence[rewards.Reward],
 ) -> results.Problem:
+  """Lays responses and their rewards side by side."""
   return results.Problem(
       prompt_id=prompt.prompt_id,
       question=prompt.text,

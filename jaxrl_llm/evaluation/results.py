@@ -119,16 +119,14 @@ def save(evaluation: Evaluation, folder: str | os.PathLike[str]) -> None:
   """Writes problems.jsonl, then results.json, each whole or not at all."""
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  path = folder / PROBLEMS_FILE
-  beside = path.with_name(path.name + ".beside")
-  with beside.open("w", encoding="utf-8") as file:
-    for problem in evaluation.problems:
-      record = dataclasses.asdict(problem)
-      record["scores"] = [
-          None if math.isnan(score) else score for score in problem.scores
-      ]
-      file.write(json.dumps(record, ensure_ascii=False) + "\n")
-  atomic.publish(beside, path)
+  lines = []
+  for problem in evaluation.problems:
+    record = dataclasses.asdict(problem)
+    record["scores"] = [
+        None if math.isnan(score) else score for score in problem.scores
+    ]
+    lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+  atomic.write_text(folder / PROBLEMS_FILE, "".join(lines))
   atomic.write_json(
       folder / RESULTS_FILE,
       {

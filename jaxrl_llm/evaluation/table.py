@@ -1,6 +1,6 @@
-"""Evaluations as rows of text, for terminals and Markdown."""
+"""Evaluations as rows of text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import math
 
 from jaxrl_llm.evaluation import evaluate
@@ -50,19 +50,6 @@ def rows(
   header = [title, *names] + (["gain, points"] if gains else [])
   last = ["without verdict", *failed] + ([""] if gains else [])
   return [header, *body, last]
-
-
-def markdown(table: Sequence[Sequence[str]]) -> str:
-  """Writes rows as an aligned Markdown table."""
-  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-  lines = [
-      "| "
-      + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
-      + " |"
-      for row in table
-  ]
-  rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-  return "\n".join([lines[0], rule, *lines[1:]])
 
 
 def _percent(estimate: metrics.Estimate, signed: bool = False) -> str:

@@ -120,7 +120,6 @@ def test_table_has_both_evaluations_and_the_gain():
   assert match[1].startswith("30.0 [") and match[2].startswith("60.0 [")
   assert match[3].startswith("+30.0 [+")
   assert rows[-1] == ["without verdict", "0 of 10", "0 of 10", ""]
-  assert len(table.markdown(rows).splitlines()) == len(rows) + 1
   assert len(table.rows({"before": before}, 0.95)[0]) == 2
 
 
