@@ -30,7 +30,6 @@ from jaxrl_llm.rollout import verifier_process
 Prompt = prompts_lib.Prompt
 
 VERIFIERS = ("reasoning_gym", "math", "last_number")
-PART_NAMES = ("correct", "format")
 _MOST_WORKERS = 8
 
 
@@ -87,19 +86,25 @@ class Reward:
 
   Attributes:
     total: weighted sum of the parts; NaN when the verifier failed.
-    parts: value by name, see PART_NAMES.
-    failed: whether the verifier raised or was late.
-    parsed: whether an answer was found.
+    parts: value by name, see `Grader.part_names`.
     answer: the answer as spelt, or None.
-    failure: reason of the failure, else empty.
+    failure: why the verifier gave no verdict, else empty.
   """
 
   total: float
   parts: Mapping[str, float]
-  failed: bool
-  parsed: bool
   answer: str | None
-  failure: str = ""
+  failure: str
+
+  @property
+  def failed(self) -> bool:
+    """Whether the verifier raised or was late."""
+    return bool(self.failure)
+
+  @property
+  def parsed(self) -> bool:
+    """Whether an answer was found."""
+    return self.answer is not None
 
 
 class Grader:
@@ -110,7 +115,7 @@ class Grader:
     failures: count of failed verifications by reason, since the start.
   """
 
-  part_names = PART_NAMES
+  part_names = ("correct", "format")
 
   def __init__(
       self, settings: RewardSettings, verifier: Verifier, threads: int = 1
@@ -147,8 +152,6 @@ class Grader:
     return Reward(
         total=total,
         parts=parts,
-        failed=bool(failure),
-        parsed=verdict.answer is not None,
         answer=verdict.answer,
         failure=failure,
     )

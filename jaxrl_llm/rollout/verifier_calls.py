@@ -68,11 +68,6 @@ def is_plain_formula(text: str) -> bool:
   )
 
 
-def loaded_modules(prefix: str) -> list[str]:
-  """Lists loaded modules of a package, for tests."""
-  return sorted(name for name in sys.modules if name.startswith(prefix))
-
-
 @functools.lru_cache(maxsize=None)
 def _scorer(task: str, arguments: str) -> tuple[Any, bool]:
   """Returns the dataset, and whether its scorer evaluates formulas."""

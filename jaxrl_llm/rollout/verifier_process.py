@@ -48,8 +48,7 @@ class Worker:
     root = str(pathlib.Path(__file__).resolve().parents[2])
     paths = [root, os.environ.get("PYTHONPATH", "")]
     self._process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else
-         "jaxrl_llm.rollout.verifier_process"],
+        [sys.executable, "-P", "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
@@ -79,6 +78,7 @@ class Worker:
     return reply["value"]
 
   def alive(self) -> bool:
+    """Whether the process still runs."""
     return self._process.poll() is None
 
   def close(self) -> None:
@@ -89,6 +89,7 @@ class Worker:
     self._process.stdout.close()
 
   def _line(self, deadline: float) -> bytes:
+    """Reads one line; `deadline` on the monotonic clock, in seconds."""
     descriptor = self._process.stdout.fileno()
     with selectors.DefaultSelector() as selector:
       selector.register(descriptor, selectors.EVENT_READ)

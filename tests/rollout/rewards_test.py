@@ -92,10 +92,18 @@ def test_an_exception_in_the_process_is_told():
     with pytest.raises(verifier_process.VerifierError, match="not registered"):
       pool.call("score", "no such task", "{}", "1", {}, timeout=30.0)
     assert pool.call("equal", "x+1", "1+x", False, timeout=5.0)
-    loaded = pool.call("loaded_modules", "jax", timeout=5.0)
-    assert loaded and all(name.startswith("jaxrl_llm") for name in loaded)
   finally:
     pool.close()
+
+
+def test_a_worker_does_not_load_jax():
+  code = (
+      "import sys; from jaxrl_llm.rollout import verifier_calls as calls;"
+      " calls.prepare_comparison(); assert 'sympy' in sys.modules;"
+      " sys.exit('jax' in sys.modules)"
+  )
+  worker = subprocess.run([sys.executable, "-c", code], timeout=120)
+  assert worker.returncode == 0
 
 
 def test_a_pickled_grader_grades(math_grader):
