@@ -46,23 +46,26 @@ class Comparison:
     return bool(gold and answer) and self._equal(gold, answer)
 
   def _equal(self, gold: str, answer: str) -> bool:
+    """Compares normalised answers: the first rule that can decides."""
     gold, answer = map(answer_structure.without_membership, (gold, answer))
-    if answer_text.compact(gold) == answer_text.compact(answer):
-      return True
-    numbers = [answer_numbers.read(text) for text in (gold, answer)]
-    if all(numbers):
-      return answer_numbers.same(*numbers, self.percent_asked)
-    verdict = answer_words.compare_words(gold, answer)
-    if verdict is not None:
-      return verdict
     for compare in (
-        self._by_choice, self._by_relation, self._by_structure,
-        self._by_approximation, self._by_base,
+        self._by_value, answer_words.compare_words, self._by_choice,
+        self._by_relation, self._by_structure, self._by_approximation,
+        self._by_base,
     ):
       verdict = compare(gold, answer)
       if verdict is not None:
         return verdict
     return self._by_formula(gold, answer)
+
+  def _by_value(self, gold: str, answer: str) -> bool | None:
+    """Compares equal spellings and plain numbers."""
+    if answer_text.compact(gold) == answer_text.compact(answer):
+      return True
+    numbers = [answer_numbers.read(text) for text in (gold, answer)]
+    if all(numbers):
+      return answer_numbers.same(*numbers, self.percent_asked)
+    return None
 
   def _by_choice(self, gold: str, answer: str) -> bool | None:
     """Compares letters of choices, `(C) 12` by letter or by content."""
@@ -171,6 +174,7 @@ class Comparison:
     return None if not any(bases) else False
 
   def _by_formula(self, gold: str, answer: str) -> bool:
+    """Compares formulas without their units."""
     (gold, *gold_unit), (answer, *answer_unit) = map(
         answer_units.split, (gold, answer)
     )
@@ -181,11 +185,9 @@ class Comparison:
           rf"\frac{{{text}}}{{100}}" if unit[0] else text
           for text, unit in ((gold, gold_unit), (answer, answer_unit))
       )
-    if answer_text.compact(gold) == answer_text.compact(answer):
-      return True
-    numbers = [answer_numbers.read(text) for text in (gold, answer)]
-    if all(numbers):
-      return answer_numbers.same(*numbers, self.percent_asked)
+    verdict = self._by_value(gold, answer)
+    if verdict is not None:
+      return verdict
     if _letters(gold) != _letters(answer) and (
         _letters(gold.lower()) == _letters(answer.lower())
     ):
@@ -195,9 +197,8 @@ class Comparison:
           rf"\frac{{{text}\pi}}{{180}}" if unit[1] == "degree" else text
           for text, unit in ((gold, gold_unit), (answer, answer_unit))
       )
-    for number, literal, formula in (
-        (numbers[0], gold, answer), (numbers[1], answer, gold)
-    ):
+    for literal, formula in ((gold, answer), (answer, gold)):
+      number = answer_numbers.read(literal)
       if number and (number.places or 0) >= answer_numbers.ROUNDED_PLACES:
         if self._formulas("rounds_to", formula, literal, number.places):
           return True
@@ -228,8 +229,9 @@ def quick_equal(
 ) -> bool | None:
   """The same without formulas: None where only formulas could decide."""
   comparison = Comparison(percent_asked, symbolic=False)
-  verdict = comparison.equal(gold, answer)
-  return True if verdict else None if comparison.undecided else False
+  if comparison.equal(gold, answer):
+    return True
+  return None if comparison.undecided else False
 
 
 def canonical(answer: str) -> str:
@@ -258,5 +260,3 @@ def _is_unreadable(text: str) -> bool:
     depth += (character in "({[") - (character in ")}]")
     deepest = max(deepest, depth)
   return deepest > _DEEPEST
-
-

@@ -27,23 +27,22 @@ _CONNECTIVE = re.compile(
 def last(text: str) -> tuple[Span | None, bool]:
   """Returns (start, end, content) of the last strong marker, and closedness.
 
-  Boxes, tags and hashes are strong. The second value is False when the last
-  one never closes.
+  The second value is False when a box or tag that comes later never closes.
   """
   boxes, open_box = _boxes(text)
-  found = [box for box in (_joined(text, boxes),) if box]
+  joined = _joined(text, boxes)
+  found = [joined] if joined else []
   tags, open_tag = _tags(text)
   found += tags[-1:]
-  hashes = [m for m in _HASHES.finditer(text)]
+  hashes = list(_HASHES.finditer(text))
   if hashes:
     match = hashes[-1]
     line = text[match.end():].partition("\n")[0]
     found.append((match.start(), match.end() + len(line), line))
-  last = max(found, key=lambda span: span[1], default=None)
-  limit = last[1] if last else -1
-  inside = last[0] if last else -1
+  latest = max(found, key=lambda span: span[1], default=None)
+  begin = latest[0] if latest else -1
   unclosed = [start for start in (open_box, open_tag) if start is not None]
-  return last, not any(start > limit or start > inside for start in unclosed)
+  return latest, not any(start > begin for start in unclosed)
 
 
 def _boxes(text: str) -> tuple[list[Span], int | None]:
@@ -88,6 +87,7 @@ def _joined(text: str, boxes: list[Span]) -> Span | None:
 
 
 def _tags(text: str) -> tuple[list[Span], int | None]:
+  """Lists complete tags; and where one that never closes starts."""
   spans, opened = [], None
   for match in _TAG.finditer(text):
     if not match[1]:

@@ -44,6 +44,7 @@ _WORDS = {
     )
 }
 
+
 @dataclasses.dataclass(frozen=True)
 class Quantity:
   """A number as written.

@@ -1,5 +1,6 @@
-r"""The structure of a normalised answer: lists, sets, tuples, relations."""
+"""The structure of a normalised answer: lists, sets, tuples, relations."""
 
+from collections.abc import Iterable
 import dataclasses
 import re
 
@@ -64,26 +65,26 @@ def parse(text: str) -> Structure | None:
 
 
 def comparable(left: Structure, right: Structure) -> bool:
-  """Says whether two kinds may be equal at all."""
+  """Says whether two kinds may be equal at all.
+
+  A set and a tuple are not asked for: the tuple is an item of the set then.
+  """
   kinds = {left.kind, right.kind}
   if kinds == {"tuple"}:
     return left.brackets == right.brackets
   if "tuple" in kinds and kinds & {"list", "matrix"}:
-    other = left if left.kind == "tuple" else right
-    matrix = left if right is other else right
-    if matrix.kind == "matrix" and 1 not in matrix.shape:
+    row, other = (left, right) if left.kind == "tuple" else (right, left)
+    if other.kind == "matrix" and 1 not in other.shape:
       return False
-    return other.brackets == "()" or (
-        other.brackets == "[]" and len(other.items) != 2
+    return row.brackets == "()" or (
+        row.brackets == "[]" and len(row.items) != 2
     )
   if "matrix" in kinds:
     return kinds == {"matrix"}
   if "scalar" in kinds:
     other = left if right.kind == "scalar" else right
     return other.kind in ("set", "list", "union") and len(other.items) == 1
-  if kinds == {"set", "tuple"}:
-    return len((left if left.kind == "set" else right).items) == 1
-  return not ("tuple" in kinds and len(kinds) > 1 and "union" not in kinds)
+  return True
 
 
 def ordered(left: Structure, right: Structure) -> bool:
@@ -160,7 +161,7 @@ def _enclosed(text: str) -> Structure | None:
   return None
 
 
-def _expand(items) -> list[str]:
+def _expand(items: Iterable[str]) -> list[str]:
   r"""Writes out `\pm`: first with plus, then with minus."""
   expanded = []
   for item in items:
@@ -225,5 +226,6 @@ def _interval(text: str) -> Structure | None:
 def _bounds(
     low: str, high: str, closed_low: bool, closed_high: bool
 ) -> Structure:
+  """Makes an interval; a closed end has a square bracket."""
   brackets = ("[" if closed_low else "(") + ("]" if closed_high else ")")
   return Structure("tuple", (low, high), brackets)

@@ -68,7 +68,7 @@ _UNIT = re.compile(
     r"|\s*[A-Za-z]{2,}[.]?(?:\^\{\d\})?"
     r"(?:\s*(?:/|\s)\s*[A-Za-z]+(?:\^\{\d\})?)*)"
 )
-_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _FUNCTION = re.compile(r"(?:sin|cos|tan|log|ln|exp|sqrt|mod|pi|lim|max|min\()")
 
 
@@ -91,7 +91,7 @@ def split(text: str) -> tuple[str, bool, str]:
     return text[:-2].strip(), False, "$"
   for start in _unit_starts(text):
     tail = text[start:]
-    if "\\degree" in tail and _ANGLE_FUNCTION.search(text):
+    if "\\degree" in tail and ANGLE_FUNCTION.search(text):
       continue
     if _UNIT.fullmatch(tail) and _is_unit(tail):
       return text[:start].strip(), False, unit or canonical(tail)

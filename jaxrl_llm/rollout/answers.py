@@ -150,6 +150,7 @@ def _last_statement(text: str, start: int, clean: bool) -> str | None:
 
 
 def _is_math(text: str) -> bool:
+  """Says whether a text is one display of mathematics."""
   return any(
       text.startswith(left) and text.endswith(right) and len(text) > 2
       for left, right in _DISPLAYS
@@ -169,13 +170,12 @@ def _statement_content(rest: str) -> str:
         break
   else:
     rest = rest.partition("\n")[0]
-  depth, index = 0, 0
+  inside = False
   ends = {match.start() for match in _SENTENCE_END.finditer(rest)}
-  while index < len(rest):
-    depth ^= rest[index] == "$" and rest[index - 1:index] != "\\"
-    if index in ends and (not depth or "$" not in rest[index:]):
+  for index, character in enumerate(rest):
+    inside ^= character == "$" and rest[index - 1:index] != "\\"
+    if index in ends and (not inside or "$" not in rest[index:]):
       return rest[:index].strip()
-    index += 1
   return rest.strip()
 
 

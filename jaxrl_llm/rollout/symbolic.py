@@ -15,6 +15,8 @@ import math_verify
 import sympy
 from math_verify import grader
 
+from jaxrl_llm.rollout import answer_units
+
 # A formula beyond these is refused before anything is computed.
 _LONGEST_LITERAL = 200
 _LARGEST_EXPONENT = 4000
@@ -26,7 +28,6 @@ for _name in ("math_verify.parser", "math_verify.grader"):
 
 _POINTS = ("0.7310585", "1.2570119", "2.0893351", "0.3183099", "1.6487213")
 _DIGITS = 40
-_ANGLE_FUNCTION = r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])"
 
 
 class Refusal(ValueError):
@@ -97,7 +98,7 @@ def _with_imaginary_unit(value: sympy.Basic, formula: str) -> sympy.Basic:
 
 def _for_parser(formula: str) -> str:
   """Spells out what the parser reads differently: products, decimals."""
-  if re.search(_ANGLE_FUNCTION, formula):
+  if answer_units.ANGLE_FUNCTION.search(formula):
     formula = re.sub(
         r"\(?(\d+(?:\.\d+)?)\s*\\degree\)?", r"(\\frac{\1\\pi}{180})", formula
     )
@@ -115,7 +116,7 @@ def _for_parser(formula: str) -> str:
       lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{1{'0' * len(m[2])}}}",
       formula,
   )
-  formula = re.sub(r"(?<=\})(?=\\frac)|(?<=\})(?=\\sqrt)", r"\\cdot ", formula)
+  formula = re.sub(r"(?<=\})(?=\\frac|\\sqrt)", r"\\cdot ", formula)
   formula = re.sub(r"(?<![A-Za-z\\])([A-Za-z])\s*(?=\()", r"\1", formula)
   return formula.replace("*", r"\cdot ").replace(r"\degree", "")
 
