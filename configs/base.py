@@ -177,8 +177,7 @@ def get_config() -> ml_collections.ConfigDict:
   # δ_b: divergence that each token of the prefix adds to the budget, floor
   # of a dynamic budget; unset: 0.015 for TV, 0.002 for KL.
   config.objective.delta_b = placeholder(float)
-  # ω_min: weight of the last response token's divergence (the first's is
-  # 1).
+  # ω_min: weight of the last response token's divergence; the first's is 1.
   config.objective.omega_min = placeholder(float)
   # δ_b: fixed, or dynamic (a quantile of the sequence's divergences).
   config.objective.budget = placeholder(str)

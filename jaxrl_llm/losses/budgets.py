@@ -56,7 +56,8 @@ class PrefixBudget(divergences.Divergence):
   )
   omega_min: float = parts.key(
       0.8,
-      "ω_min: weight of the last response token's divergence (the first's is 1)",
+      "ω_min: weight of the last response token's divergence; the first's is"
+      " 1",
       above=0.0,
       at_most=1.0,
   )
@@ -157,7 +158,7 @@ class PrefixBudget(divergences.Divergence):
     action = "dropped" if self.gate == "hard" else "scaled by 1/excess"
     return (
         f"{action} where A ({r} − 1) > 0 and ω_t D_t > c_t = min(δ, δ + δ_b "
-        f"W_{{t−1}} − S_{{t−1}}), δ = {self.threshold:g}, δ_b = {rate}, ω from 1 "
-        f"to {self.omega_min:g} over the response, W and S prefix sums of ω "
+        f"W_{{t−1}} − S_{{t−1}}), δ = {self.threshold:g}, δ_b = {rate}, ω from "
+        f"1 to {self.omega_min:g} over the response, W and S prefix sums of ω "
         f"and ωD; " + self.describe_divergence(anchor)
     )

@@ -12,6 +12,8 @@ from jaxrl_llm import types
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import objective
+from jaxrl_llm.losses import ratios
+from jaxrl_llm.losses import tokens as tokens_lib
 
 OUTCOME = {"advantage": "reward"}
 
@@ -245,9 +247,6 @@ def test_budget_use_is_reported():
 
 def test_noise_follows_the_record_not_the_batch():
   """G11 and DESIGN §5: u depends on (key, record, position) alone."""
-  from jaxrl_llm.losses import ratios  # pylint: disable=g-import-not-at-top
-  from jaxrl_llm.losses import tokens as tokens_lib  # pylint: disable=g-import-not-at-top
-
   spec = algorithms.build({"name": "sis", "selection_topk": 4})
   rows = [[s] for s in loss_batches.sequences(1, count=3)]
   key = jax.random.key(5)

@@ -39,7 +39,8 @@ def test_correction_weights():
         "tis_token_batch_normalised (w / masked mean(w), after truncation)",
     )
     for level, key in (
-        ("sequence", "w_seq = prod_t w"), ("geometric", "w_geo = exp(mean log w)")
+        ("sequence", "w_seq = prod_t w"),
+        ("geometric", "w_geo = exp(mean log w)"),
     ):
       found = np.exp(corrections.at_level(logs, where, level))[:, 0]
       loss_batches.near(found, wanted[key])

@@ -64,7 +64,9 @@ LOSSES = {
     "espo_unclipped_surrogate": ({"name": "espo"}, {}),
     "acpo_advclip_alpha3": ({"name": "acpo_advantage"}, {}),
     "acpo_advclip_alpha2": ({"name": "acpo_advantage", "alpha": 2.0}, {}),
-    "acpo_adaptive_code_main(alpha3,min0,max3)": ({"name": "acpo_adaptive"}, {}),
+    "acpo_adaptive_code_main(alpha3,min0,max3)": (
+        {"name": "acpo_adaptive"}, {}
+    ),
     "acpo_adaptive_code_default(alpha1,min.05,max.5)": (
         {
             "name": "acpo_adaptive",
@@ -95,7 +97,10 @@ LOSSES = {
     ),
     "bypass_reinforce_tis2": (
         {"name": "bypass_reinforce"},
-        MU | {"behavior_logprobs": loss_batches.GOLDEN["inputs"]["logp_rollout"]},
+        {
+            "role": "behavior",
+            "behavior_logprobs": loss_batches.GOLDEN["inputs"]["logp_rollout"],
+        },
     ),
     "topr_paper_sequence_ratio": ({"name": "topr"}, MU | SEQ),
     "topr_ROLL_token_ratio": (

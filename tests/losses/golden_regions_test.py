@@ -76,7 +76,8 @@ def test_soft_gate():
   overrides, layout = golden_losses.LOSSES[case]
   with jax.enable_x64(True):
     spec = algorithms.build(overrides)
-    tokens, _, region, _ = loss_batches.look(spec, loss_batches.golden_terms(**layout))
+    batch = loss_batches.golden_terms(**layout)
+    tokens, _, region, _ = loss_batches.look(spec, batch)
     loss_batches.near(region.gates, CASES[case]["gate"], tokens.layout.mask)
 
 
@@ -106,7 +107,8 @@ def test_dynamic_budget():
         (5.0, "large_drift_delta_b_seq(floor .02, 5x cap of commit 15a9da38)"),
     ):
       spec = build(delta_b=0.02, budget_cap=cap)
-      loss_batches.near(first(loss_batches.look(spec, batch)[3].rates), wanted[key])
+      rates = loss_batches.look(spec, batch)[3].rates
+      loss_batches.near(first(rates), wanted[key])
 
 
 def test_prefix_budget_edge_cases(monkeypatch):
@@ -139,7 +141,8 @@ def test_sequence_ratios():
       loss_batches.near(np.exp(logs)[:, 0], CASES[case]["seq_ratio"])
   with jax.enable_x64(True):
     spec = algorithms.build({"name": "topr"})
-    logs = loss_batches.look(spec, loss_batches.golden_terms(role="behavior"))[1]
+    batch = loss_batches.golden_terms(role="behavior")
+    logs = loss_batches.look(spec, batch)[1]
     wanted = CASES["topr_paper_sequence_ratio"]["seq_ratio"]
     loss_batches.near(np.exp(logs)[:, 0], wanted)
 
@@ -164,4 +167,5 @@ def test_adaptive_widths(case):
     assert list(np.asarray(sums["count"])[order]) == [s["n"] for s in stats]
     means = np.asarray(1 + sums["total"] / np.maximum(sums["count"], 1))
     loss_batches.near(means[order], [s["mean"] for s in stats])
-    loss_batches.near(part.widths(sums)[jnp.array(order)], [s["eps"] for s in stats])
+    widths = np.asarray(part.widths(sums))[order]
+    loss_batches.near(widths, [s["eps"] for s in stats])

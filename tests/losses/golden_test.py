@@ -83,7 +83,8 @@ def test_overlong():
       part = advantages_lib.Shaping(
           overlong_limit=20480, overlong_buffer=4096, overlong_form=form
       )
-      loss_batches.near(part.overlong(jnp.asarray(wanted["lengths"], float)), wanted[key])
+      penalties = part.overlong(jnp.asarray(wanted["lengths"], float))
+      loss_batches.near(penalties, wanted[key])
 def test_espo_stops_on_its_statistic():
   wanted = CASES["espo_unclipped_surrogate"]
   with jax.enable_x64(True):

@@ -52,7 +52,9 @@ def test_divergences_over_the_top_k():
     everything = divergences.total_variation(behavior, live)[0]
     loss_batches.near(everything, [p["exact_tv"] for p in wanted["positions"]])
     everything = divergences.kullback_leibler(behavior, live)[0]
-    loss_batches.near(everything, [p["exact_kl_mu_pi"] for p in wanted["positions"]])
+    loss_batches.near(
+        everything, [p["exact_kl_mu_pi"] for p in wanted["positions"]]
+    )
 
 
 def _distribution_terms(anchor, live, tokens, role, topk, advantages=None):

@@ -80,7 +80,8 @@ def test_one_step_lowers_the_kl(name):
         proximal_logprobs=recorded[drawn],
         reference_logprobs=reference[drawn],
     )
-    return objective.apply(spec, batch, objective.denominators(spec, batch)).loss
+    weights = objective.denominators(spec, batch)
+    return objective.apply(spec, batch, weights).loss
 
   step = start - 0.1 * jax.grad(loss)(start)
   assert _kl(_policy(step), reference) < _kl(_policy(start), reference) - 1e-3
@@ -138,7 +139,8 @@ def test_controls_change_numbers_without_recompiling():
   )
   for clip, coefficient in ((0.1, 0.0), (0.3, 2.0)):
     controls = {
-        "clip_high": jnp.asarray(clip), "kl_coefficient": jnp.asarray(coefficient)
+        "clip_high": jnp.asarray(clip),
+        "kl_coefficient": jnp.asarray(coefficient),
     }
     found = loss(dataclasses.replace(batch, controls=controls))
     fixed = algorithms.build({

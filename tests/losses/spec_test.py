@@ -185,7 +185,9 @@ def test_bypass_reinforce_weighs_the_live_ratio():
   spec = algorithms.build(base | {"correction": "bypass+tis"})
   assert spec.weighs_live_ratio
   assert "live/behavior" in objective.describe(spec)
-  named = algorithms.build(base | {"correction": "icepop", "anchor": "behavior"})
+  named = algorithms.build(
+      base | {"correction": "icepop", "anchor": "behavior"}
+  )
   assert named.weighs_live_ratio
 
 
@@ -206,7 +208,8 @@ def test_staleness_is_addressed_in_words():
   assert not named()
   for word in ("none", "tis", "icepop", "decoupled", "mis", "bypass"):
     assert named(correction=word)
-  assert objective.requirements(algorithms.build({"name": "topr"})).correction_named
+  topr = algorithms.build({"name": "topr"})
+  assert objective.requirements(topr).correction_named
 
 
 def test_requirements():
