@@ -122,14 +122,13 @@ def differences(
 
 
 def damage(
-    folder: pathlib.Path, manifest: Manifest, checksums: bool = True
+    folder: pathlib.Path, manifest: Manifest
 ) -> list[tuple[str, str]]:
-  """Compares the files with the manifest.
+  """Compares the files with the manifest: sizes, then checksums.
 
   Args:
     folder: a finished folder.
     manifest: of that folder.
-    checksums: read every file; sizes alone miss a flipped bit.
 
   Returns:
     (file name, what is wrong with it and what to do) of each damaged file.
@@ -146,7 +145,7 @@ def damage(
           f"{path.stat().st_size} bytes, the manifest says {expected.bytes}"
           f" (truncated or overwritten); {remedy}",
       ))
-    elif checksums and fingerprints.of_file(path) != expected.sha256:
+    elif fingerprints.of_file(path) != expected.sha256:
       found.append((name, f"its checksum is not the manifest's; {remedy}"))
   return found
 

@@ -9,6 +9,10 @@ from jaxrl_llm import types
 from jaxrl_llm.data import shards
 
 
+# Order and content do not depend on it.
+_THREADS = 2
+
+
 class Records:
   """The records of several folders, one after another."""
 
@@ -33,7 +37,6 @@ def read_ahead(
     records: Records,
     minibatches: Sequence[np.ndarray],
     first: int = 0,
-    threads: int = 2,
 ) -> Iterator[list[types.Rollout]]:
   """Yields the records of each mini-batch, read in background threads.
 
@@ -41,7 +44,6 @@ def read_ahead(
     records: to read from.
     minibatches: positions of each mini-batch (`plan.minibatches`).
     first: mini-batch to start at; the whole state of the reader.
-    threads: that read; order and content do not depend on it.
   """
   if first >= len(minibatches):
     return
@@ -49,6 +51,6 @@ def read_ahead(
       lambda positions: [records[int(position)] for position in positions]
   )
   options = grain.ReadOptions(
-      num_threads=threads, prefetch_buffer_size=2 * threads
+      num_threads=_THREADS, prefetch_buffer_size=2 * _THREADS
   )
   yield from dataset.to_iter_dataset(options)

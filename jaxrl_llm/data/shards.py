@@ -244,14 +244,14 @@ def open_folder(
     folder: str | os.PathLike[str],
     *,
     tokenizer_fingerprint: str | None = None,
-    checksums: bool = True,
 ) -> Folder:
   """Opens a finished folder and refuses one that does not fit.
+
+  Every file is read once, for its checksum.
 
   Args:
     folder: as `ShardWriter` left it.
     tokenizer_fingerprint: of the reader's tokenizer; None accepts any.
-    checksums: compare the checksum of every file (reads them all once).
 
   Raises:
     FileNotFoundError: there is no folder or no manifest.
@@ -260,7 +260,7 @@ def open_folder(
   path = pathlib.Path(folder)
   manifest = manifests.read(path)
   metadata = read_metadata(path)
-  for name, problem in manifests.damage(path, manifest, checksums):
+  for name, problem in manifests.damage(path, manifest):
     raise ValueError(f"{path / name}: {problem}")
   written = metadata.tokenizer_fingerprint
   if tokenizer_fingerprint not in (None, written):

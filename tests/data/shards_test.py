@@ -221,7 +221,7 @@ def test_the_reader_refuses_what_does_not_fit(write_folder, rollout):
 
 
 def test_a_truncated_shard_never_yields_empty_records(write_folder, rollout):
-  """Without checksums, too: TFDS alone gives None for every field."""
+  """Cut after it was opened: TFDS alone gives None for every field."""
   path = write_folder("round", [rollout(number) for number in range(4)])
   folder = shards.open_folder(path)
   shard = path / folder.manifest.shards[1]
