@@ -11,6 +11,7 @@ import pytest
 from jaxrl_llm import types
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import divergences
+from jaxrl_llm.losses import ratios
 from jaxrl_llm.losses import tokens as tokens_lib
 
 CASES = loss_batches.CASES

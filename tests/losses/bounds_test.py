@@ -1,0 +1,168 @@
+"""Tokens exactly on a bound: kept where the interval is closed.
+
+Ties are common on the first update, and the gradient of a clip at a tie is a
+framework's convention (1, ½ or 0): the parts decide by explicit booleans. The
+bounds here are hit exactly: at ratio 1, or at binary fractions of a nat.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import loss_batches
+import numpy as np
+import pytest
+
+from jaxrl_llm import types
+from jaxrl_llm.losses import algorithms
+from jaxrl_llm.losses import corrections
+from jaxrl_llm.losses import masked
+from jaxrl_llm.losses import ratios
+from jaxrl_llm.losses import tokens as tokens_lib
+
+
+def _one_token(log_ratio, advantage, role="proximal", **controls):
+  """A single token with live = −1 nat + log_ratio, exactly."""
+  fill = lambda x: jnp.full((1, 1), x, jnp.float32)
+  return types.Terms(
+      mask=jnp.ones((1, 1), bool),
+      tokens=jnp.zeros((1, 1), jnp.int32),
+      advantages=fill(advantage),
+      logprobs=fill(-1.0 + log_ratio),
+      controls={k: jnp.float32(v) for k, v in controls.items()},
+      **{f"{role}_logprobs": fill(-1.0)},
+  )
+
+
+def _kept(overrides, batch):
+  spec = algorithms.build(overrides)
+  _, gradient = loss_batches.loss_and_gradient(spec, batch)
+  return bool(gradient[0, 0] != 0)
+
+
+# Bounds of exactly 1 come in as controls: config values lie beyond them.
+@pytest.mark.parametrize("advantage,key,bound,narrower", [
+    (1.0, "clip_high", 0.0, -1e-3),
+    (-1.0, "clip_low", 0.0, -1e-3),
+    (-1.0, "dual_clip", 1.0, 0.999),
+])
+def test_clip_keeps_its_bounds(advantage, key, bound, narrower):
+  overrides = {"name": "ppo", "dual_clip": 3.0}
+  assert _kept(overrides, _one_token(0.0, advantage, **{key: bound}))
+  assert not _kept(overrides, _one_token(0.0, advantage, **{key: narrower}))
+
+
+@pytest.mark.parametrize("advantage,log_ratio,overrides", [
+    (1.0, 0.25, {"log_clip_high": 0.25}),
+    (-1.0, -0.25, {"log_clip_low": 0.25}),
+    (-1.0, 0.25, {"dual_log_clip": 0.25}),
+])
+def test_position_clip_keeps_its_bounds(advantage, log_ratio, overrides):
+  build = {"name": "ctpo", **overrides}
+  assert _kept(build, _one_token(log_ratio, advantage))
+  assert not _kept(build, _one_token(log_ratio * 1.01, advantage))
+
+
+@pytest.mark.parametrize("name", ["dppo_divergence", "cppo_prefix"])
+@pytest.mark.parametrize("kind", ["binary_tv", "binary_kl"])
+def test_divergence_at_delta_is_kept(name, kind):
+  overrides = {"name": name, "divergence": kind, "delta": 0.1}
+  batch = _one_token(0.5, 1.0, role="behavior")
+  spec = algorithms.build(overrides)
+  measured = jax.jit(
+      lambda batch: spec.trust_region.divergences(tokens_lib.view(spec, batch))
+  )(batch)
+  exactly = float(measured[0, 0])
+  below = np.nextafter(np.float32(exactly), np.float32(0))
+  at = lambda bound: dataclasses.replace(
+      batch, controls={"delta": jnp.float32(bound)}
+  )
+  assert _kept(overrides, at(exactly))
+  assert not _kept(overrides, at(below))
+  # Toward the anchor, or at ratio 1, nothing is cut.
+  toward = _one_token(0.5, -1.0, role="behavior", delta=below)
+  assert _kept(overrides, toward)
+
+
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+def test_product_at_alpha(advantage):
+  overrides = {"name": "acpo_advantage", "alpha": 2.0}
+  assert _kept(overrides, _one_token(0.0, advantage))
+  assert not _kept(overrides, _one_token(1e-3, advantage))
+  strict = overrides | {"boundary": "strict"}
+  assert not _kept(strict, _one_token(0.0, advantage))
+
+
+def test_taper_of_a_zero_reward():
+  """topr: 0 lies on the positive branch; ROLL puts it on the negative."""
+  for zero, wanted in (("positive", 1.0), ("negative", 0.5)):
+    spec = algorithms.build({"name": "topr", "taper_zero": zero})
+    batch = _one_token(np.log(0.5), 0.0, role="behavior")
+    region = loss_batches.look(spec, batch)[2]
+    assert float(region.values[0, 0]) == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+def test_corrections_keep_their_bounds(level):
+  where = masked.layout(jnp.ones((1, 2), bool), None, jnp.float32)
+  logs = jnp.zeros((1, 2))
+  for low, high, inside in (
+      (1.0, 5.0, True), (0.5, 1.0, True), (1.01, 5.0, False), (0.5, 0.99, False)
+  ):
+    icepop = corrections.IcePop(low, high, correction_level=level)
+    np.testing.assert_array_equal(icepop(logs, where), inside)
+    for test in ("k1", "k1_inverse"):
+      rejection = corrections.Rejection(
+          high, low, rejection_level=level, rejection_statistic=test
+      )
+      np.testing.assert_array_equal(rejection.keeps(logs, where), inside)
+  # ½ log²w = 2 at w = e², w − 1 − log w = e − 2 at w = e.
+  e = float(np.exp(np.float32(1.0)))
+  for test, log, high in (("k2", 2.0, 2.0), ("k3", 1.0, e - 1.0 - 1.0)):
+    for bound, kept in ((high, True), (high * 0.999, False)):
+      rejection = corrections.Rejection(bound, rejection_statistic=test)
+      found = rejection.keeps(jnp.full((1, 2), log), where)
+      np.testing.assert_array_equal(found, kept)
+
+
+def test_sis_accepts_strictly_and_always_at_ratio_one():
+  part = ratios.SelectiveImportanceSampling(selection_topk=1)
+  spec = algorithms.build({"name": "sis", "selection_topk": 1})
+
+  def accepts(log_ratio, log_uniform):
+    batch = dataclasses.replace(
+        _one_token(log_ratio, 1.0),
+        topk_ids=jnp.zeros((1, 1, 1), jnp.int32),
+        topk_logprobs=jnp.full((1, 1, 1), -0.5),
+        topk_anchor_logprobs=jnp.full((1, 1, 1), -1.0),
+    )
+    tokens = tokens_lib.view(spec, batch)
+    return bool(part.accepted(jnp.full((1, 1), log_uniform), tokens)[0, 0])
+
+  # log M = 0.5: accepted below log r − 0.5.
+  assert not accepts(0.25, -0.25)
+  assert accepts(0.25, -0.25 - 2**-10)
+  assert accepts(0.0, -2**-10)
+
+
+def test_caps_of_sums():
+  """+10 for a prefix, +20 for a sequence, ±20 a token; gradient 0 beyond."""
+  cases = {
+      "cumulative": (10.0, 10.5),
+      "sequence_mean_token": (10.0, 10.5),
+      "sequence": (20.0, 20.0),
+      "token": (20.0, 20.5),
+  }
+  for ratio, (cap, beyond) in cases.items():
+    overrides = {"name": "ppo", "ratio": ratio, "trust_region": "none"}
+    assert _kept(overrides, _one_token(cap, 1.0))
+    spec = algorithms.build(overrides)
+    batch = _one_token(beyond + 1.0, 1.0)
+    logs = loss_batches.look(spec, batch)[1]
+    assert float(logs[0, 0]) == cap
+    assert not _kept(overrides, batch)
+    # No lower cap on sums.
+    two = jax.tree.map(lambda x: jnp.tile(x, (1, 2)), _one_token(-15.0, 1.0))
+    logs = loss_batches.look(spec, two)[1]
+    wanted = -30.0 if ratio in ("cumulative", "sequence") else -15.0
+    assert float(logs[0, 1]) == wanted
