@@ -15,6 +15,7 @@ import ml_collections
 
 from jaxrl_llm.data import atomic
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
+from jaxrl_llm.losses import objective
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import evaluate
@@ -57,6 +58,8 @@ def _advance(
     progress: dict[str, Any],
 ) -> dict[str, Any]:
   """Does the rounds that are missing; returns the progress."""
+  print(objective.describe(parts.spec(config)))
+  print(arithmetic(config))
   job = parts.job(config)
   state = train.start(config, job.model, workdir)
   if BEFORE not in progress["evaluations"]:
@@ -73,6 +76,20 @@ def _advance(
     if done >= config.run.rounds:
       return progress
     state = _round(job, state, workdir)
+
+
+def arithmetic(config: ml_collections.ConfigDict) -> str:
+  """Says what the numbers of the configuration multiply to."""
+  generation, train_ = config.generation, config.train
+  groups, samples = generation.prompts_per_round, generation.samples_per_prompt
+  batch = min(train_.groups_per_batch or groups, groups)
+  updates = train_.epochs * -(-batch // train_.groups_per_minibatch)
+  return (
+      f"{config.run.rounds} rounds of {groups} prompts × {samples} samples ="
+      f" {groups * samples} responses; on each {batch} groups, {train_.epochs}"
+      f" epochs in mini-batches of {train_.groups_per_minibatch}: at most"
+      f" {updates} updates, so the last is {updates - 1} updates off-policy"
+  )
 
 
 def _round(

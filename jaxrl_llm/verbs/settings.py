@@ -32,12 +32,16 @@ def build(
   return kind(**values)
 
 
-def values_of(section: str, config: ml_collections.ConfigDict) -> dict[str, Any]:
+def values_of(
+    section: str, config: ml_collections.ConfigDict
+) -> dict[str, Any]:
   """Returns a section as a plain dictionary; unset placeholders are None."""
   return config[section].to_dict()
 
 
-def overrides(section: str, config: ml_collections.ConfigDict) -> dict[str, Any]:
+def overrides(
+    section: str, config: ml_collections.ConfigDict
+) -> dict[str, Any]:
   """Returns the keys of a section that are set."""
   values = values_of(section, config)
   return {key: value for key, value in values.items() if value is not None}

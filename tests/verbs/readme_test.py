@@ -34,7 +34,8 @@ def test_table_is_that_of_the_code(name):
 
 def test_paths_named_in_the_readme_exist():
   text = README.read_text(encoding="utf-8")
-  named = re.findall(r"`((?:jaxrl_llm|configs|experiments|tests)/[\w./]*)`", text)
+  folders = "jaxrl_llm|configs|experiments|tests"
+  named = re.findall(rf"`((?:{folders})/[\w./]*)`", text)
   assert named
   assert [path for path in named if not (ROOT / path).exists()] == []
 

@@ -28,8 +28,7 @@ SMALL = [
     "--config.evaluation.samples=2",
     "--config.evaluation.pass_at=1,2",
 ]
-LIMIT = 600  # Seconds; a healthy start takes a few, a busy machine many.
-
+LIMIT = 600  # Seconds; only a busy machine needs more than a few.
 
 def start(verb: str, workdir: pathlib.Path) -> subprocess.Popen:
   """Starts a verb in a process of its own."""
