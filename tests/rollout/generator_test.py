@@ -60,7 +60,12 @@ def test_plan_with_baselines():
       [(1, 9, 1, False), (3, 0, 2, True)],
   ]
   assert plan[0][0].sample_indices == [*range(9), planning.BASELINE]
-  ids = [(x.prompt, j) for shard in plan for x in shard for j in x.sample_indices]
+  ids = [
+      (x.prompt, j)
+      for shard in plan
+      for x in shard
+      for j in x.sample_indices
+  ]
   assert len(set(ids)) == len(ids) == 9 + 10 + 2 + 3
 
 
@@ -214,7 +219,10 @@ def test_a_folder_of_other_settings_is_refused(whole):
 @pytest.mark.parametrize(
     "changes, match",
     (
-        (dict(sampling=sampler.SamplingSettings(temperature=0.0)), "> 0 for ro"),
+        (
+            dict(sampling=sampler.SamplingSettings(temperature=0.0)),
+            "expected a number > 0 for rollouts",
+        ),
         (dict(prompts=tiny_round.prompts()[:1] * 10), "found 1 in 10 prompts"),
         (dict(counts=(1, 2)), "found 2 counts, 10 prompts"),
         (dict(host=8, hosts=9), "7 shards and 9 hosts; lower"),
