@@ -44,61 +44,89 @@ def causal(
     float32 [B, T, N, H]; on padding, anything finite.
   """
   rows, tokens, heads, head_dim = queries.shape
-  groups = heads // keys.shape[2]
   blocks = -(-tokens // QUERY_BLOCK)
   block = -(-tokens // blocks)
-  queries = jnp.reshape(queries, (rows, tokens, -1, groups, head_dim))
-  padding = blocks * block - tokens
-  queries = jnp.pad(queries, ((0, 0), (0, padding)) + ((0, 0),) * 3)
+  padding = ((0, 0), (0, blocks * block - tokens), (0, 0), (0, 0))
+  grouped = (rows, blocks * block, keys.shape[2], -1, head_dim)
+  queries = jnp.reshape(jnp.pad(queries, padding), grouped)
   attend = _causal_forward if plain else _causal
-  outputs = attend(queries, keys, values, segment_ids, dtype, block)[0]
-  return jnp.reshape(
-      outputs[:, :tokens], (rows, tokens, heads, head_dim)
+  outputs, _ = attend(
+      jnp.transpose(queries, (0, 2, 3, 1, 4)),
+      jnp.swapaxes(keys, 1, 2),
+      jnp.swapaxes(values, 1, 2),
+      segment_ids,
+      dtype,
+      block,
   )
+  outputs = jnp.transpose(outputs[:, :, :, :tokens], (0, 3, 1, 2, 4))
+  return jnp.reshape(outputs, (rows, tokens, heads, head_dim))
 
 
-def _scores(queries, keys, segment_ids, start):
-  """Returns masked, scaled scores [B, K, G, block, T] of one query block."""
-  scores = matmul.einsum("btkgh,bskh->bkgts", queries, keys)
+# From here on, queries are [B, K, G, T', H] and keys [B, K, T, H]; in a product
+# the queries of a block and the heads of a group are one axis, G · block.
+
+
+def _merge(part):
+  """Makes one axis of the group and the tokens of a block."""
+  return jnp.reshape(part, (*part.shape[:2], -1, *part.shape[4:]))
+
+
+def _scores(queries, keys, segment_ids, start, block):
+  """Returns masked, scaled scores [B, K, G · block, T] of one query block."""
+  scores = matmul.einsum("bkqh,bksh->bkqs", queries, keys)
   scores *= queries.shape[-1] ** -0.5
   # Queries added to fill the last block read segment T - 1 and are dropped.
-  block, tokens = queries.shape[1], keys.shape[1]
+  tokens = keys.shape[2]
   index = start + jnp.arange(block)
   query_segments = jnp.take(segment_ids, index, axis=1, mode="clip")
   allowed = index[:, None] >= jnp.arange(tokens)[None, :]
   allowed &= query_segments[:, :, None] == segment_ids[:, None, :]
-  return jnp.where(allowed[:, None, None], scores, _MASKED)
+  split = jnp.reshape(scores, (*scores.shape[:2], -1, block, tokens))
+  split = jnp.where(allowed[:, None, None], split, _MASKED)
+  return jnp.reshape(split, scores.shape)
 
 
 def _causal_forward(queries, keys, values, segment_ids, dtype, block):
-  """Returns outputs [B, T', K, G, H] and log-sums [B, K, G, T'], float32."""
-  queries, keys, values = (x.astype(dtype) for x in (queries, keys, values))
+  """Returns outputs like queries and log-sums [B, K, G, T'], float32."""
+  queries, keys, values = _rounded(queries, keys, values, dtype)
+  shape = (*queries.shape[:3], block)
 
   def attend(start):
-    part = jax.lax.dynamic_slice_in_dim(queries, start, block, axis=1)
-    scores = _scores(part, keys, segment_ids, start)
+    part = jax.lax.dynamic_slice_in_dim(queries, start, block, axis=3)
+    part = _merge(matmul.from_bits(part))
+    scores = _scores(part, keys, segment_ids, start, block)
     # The maximum cancels from the softmax; so it needs no derivative.
     peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
     weights = jnp.exp(scores - peak)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     outputs = matmul.einsum(
-        "bkgts,bskh->btkgh", (weights / total).astype(dtype), values
+        "bkqs,bksh->bkqh", (weights / total).astype(dtype), values
     )
-    return outputs, (peak + jnp.log(total))[..., 0]
+    log_sums = (peak + jnp.log(total))[..., 0]
+    return (
+        jnp.reshape(outputs, (*shape, -1)), jnp.reshape(log_sums, shape)
+    )
 
-  if queries.shape[1] == block:
+  return _over_blocks(attend, queries.shape[3], block)
+
+
+def _rounded(queries, keys, values, dtype):
+  """Rounds to the compute dtype; queries, which are sliced, become bits."""
+  keys, values = (matmul.row_major(x.astype(dtype)) for x in (keys, values))
+  return matmul.to_bits(queries.astype(dtype)), keys, values
+
+
+def _over_blocks(attend, tokens, block):
+  """Joins what `attend` gives for each block along the axis of T'."""
+  if tokens == block:
     return attend(0)
-  starts = jnp.arange(0, queries.shape[1], block)
-  outputs, log_sums = jax.lax.map(attend, starts)
-  return _join(outputs, 1), _join(log_sums, 3)
 
+  def join(parts):
+    parts = jnp.moveaxis(parts, 0, 3)
+    return jnp.reshape(parts, (*parts.shape[:3], tokens, *parts.shape[5:]))
 
-def _join(blocks, axis):
-  """Joins [blocks, …] into one array, block after block on `axis`."""
-  moved = jnp.moveaxis(blocks, 0, axis)
-  shape = list(moved.shape)
-  shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
-  return jnp.reshape(moved, shape)
+  starts = jnp.arange(0, tokens, block)
+  return jax.tree.map(join, jax.lax.map(attend, starts))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -107,46 +135,55 @@ def _causal(queries, keys, values, segment_ids, dtype, block):
 
 
 def _causal_fwd(queries, keys, values, segment_ids, dtype, block):
-  rounded = tuple(x.astype(dtype) for x in (queries, keys, values))
-  results = _causal_forward(*rounded, segment_ids, dtype, block)
-  bits = tuple(map(matmul.to_bits, rounded))
-  return results, (bits, segment_ids, results)
+  bits, keys, values = _rounded(queries, keys, values, dtype)
+  results = _causal_forward(
+      matmul.from_bits(bits), keys, values, segment_ids, dtype, block
+  )
+  residuals = (bits, *map(matmul.to_bits, (keys, values)))
+  return results, (residuals, segment_ids, results)
 
 
 def _causal_bwd(dtype, block, residuals, cotangents):
   """Recomputes the scores block by block (arXiv 2205.14135, algorithm 4)."""
-  bits, segment_ids, (outputs, log_sums) = residuals
-  queries, keys, values = map(matmul.from_bits, bits)
-  cotangent = cotangents[0]
-  scale = queries.shape[-1] ** -0.5
+  (queries, *keys_values), segment_ids, results = residuals
+  keys, values = map(matmul.from_bits, keys_values)
+  scale = keys.shape[-1] ** -0.5
 
   def attend(sums, start):
-    def part(array, axis):
-      return jax.lax.dynamic_slice_in_dim(array, start, block, axis)
-
-    query, given = part(queries, 1), part(cotangent, 1)
-    scores = _scores(query, keys, segment_ids, start)
-    weights = jnp.exp(scores - part(log_sums, 3)[..., None])
-    inner = jnp.einsum("btkgh,btkgh->bkgt", given, part(outputs, 1))
+    query, given, outputs, log_sums = (
+        _merge(jax.lax.dynamic_slice_in_dim(x, start, block, axis=3))
+        for x in (queries, cotangents[0], *results)
+    )
+    query = matmul.from_bits(query)
+    scores = _scores(query, keys, segment_ids, start, block)
+    weights = jnp.exp(scores - log_sums[..., None])
+    inner = jnp.sum(given * outputs, axis=-1, keepdims=True)
     given = given.astype(dtype)
-    to_weights = matmul.einsum("btkgh,bskh->bkgts", given, values)
-    to_scores = weights * (to_weights - inner[..., None]) * scale
-    to_scores = to_scores.astype(dtype)
+    to_weights = matmul.einsum("bkqh,bksh->bkqs", given, values)
+    to_scores = (weights * (to_weights - inner) * scale).astype(dtype)
     weights = weights.astype(dtype)
     to_keys, to_values = sums
-    to_keys += matmul.einsum("bkgts,btkgh->bskh", to_scores, query)
-    to_values += matmul.einsum("bkgts,btkgh->bskh", weights, given)
-    to_queries = matmul.einsum("bkgts,bskh->btkgh", to_scores, keys)
-    return (to_keys, to_values), to_queries
+    to_keys += _over_queries(to_scores, query)
+    to_values += _over_queries(weights, given)
+    to_queries = matmul.einsum("bkqs,bksh->bkqh", to_scores, keys)
+    shape = (*queries.shape[:3], block, -1)
+    return (to_keys, to_values), jnp.reshape(to_queries, shape)
 
   zeros = jnp.zeros(keys.shape, matmul.sum_dtype(dtype))
-  if queries.shape[1] == block:
+  if queries.shape[3] == block:
     sums, to_queries = attend((zeros, zeros), 0)
   else:
-    starts = jnp.arange(0, queries.shape[1], block)
+    starts = jnp.arange(0, queries.shape[3], block)
     sums, to_queries = jax.lax.scan(attend, (zeros, zeros), starts)
-    to_queries = _join(to_queries, 1)
+    to_queries = jnp.moveaxis(to_queries, 0, 3)
+    to_queries = jnp.reshape(to_queries, queries.shape)
   return to_queries, *sums, None
+
+
+def _over_queries(weights, rows):
+  """Sums weights[…, q, s] · rows[…, q, h] over the queries."""
+  turned = matmul.row_major(jnp.swapaxes(weights, -1, -2))
+  return matmul.einsum("bksq,bkqh->bksh", turned, rows)
 
 
 _causal.defvjp(_causal_fwd, _causal_bwd)

@@ -50,20 +50,22 @@ def outer(left: Array, right: Array) -> Array:
   Returns:
     float32 [I, O].
   """
+  return einsum("ir,ro->io", row_major(left.T), right)
 
-  def on_cpu(left, right):
-    # XLA on CPUs has a bfloat16 product only for row-major operands whose
-    # last axis is summed; others become float32 products at half the speed.
-    # The barrier keeps the transposition apart, the added axis makes its
-    # result row-major.
-    turned = jax.lax.optimization_barrier(left.T[None])
-    return einsum("ir,ro->io", turned[0], right)
 
-  def elsewhere(left, right):
-    return einsum("ri,ro->io", left, right)
+def row_major(turned: Array) -> Array:
+  """Lays a transposed array out anew, where that pays.
 
+  XLA on CPUs has a bfloat16 product only for operands in row-major order
+  whose last axis is summed (of the right one, either); others become float32
+  products at half the speed. The barrier keeps the transposition out of the
+  product, the added axis makes its result row-major. Elsewhere nothing is
+  done.
+  """
   return jax.lax.platform_dependent(
-      left, right, cpu=on_cpu, default=elsewhere
+      turned,
+      cpu=lambda x: jax.lax.optimization_barrier(x[None])[0],
+      default=lambda x: x,
   )
 
 
@@ -116,9 +118,12 @@ product.defvjp(_product_fwd, _product_bwd)
 
 
 def plain_product(inputs: Array, bits: Array, master: Array) -> Array:
-  """Does what `product` does, differentiable forward (jax.jvp) as well."""
+  """Does what `product` does, differentiable forward (jax.jvp) as well.
+
+  Here `master` is the weight that is read; it may be bits itself.
+  """
   dtype = from_bits(bits).dtype
-  weight = round_through(master, dtype).astype(dtype)
+  weight = round_through(from_bits(master), dtype).astype(dtype)
   return einsum("ri,io->ro", inputs.astype(dtype), weight)
 
 
