@@ -276,7 +276,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.epochs = 2
   # Groups per rollout batch for a frozen folder; 0 takes a whole round.
   config.train.groups_per_batch = 0
-  # Groups per update.
+  # Groups per update at most; a rollout batch is cut evenly.
   config.train.groups_per_minibatch = 8
   # Packed rows per micro-batch.
   config.train.rows_per_microbatch = 8

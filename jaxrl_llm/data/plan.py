@@ -152,7 +152,9 @@ def minibatches(
 ) -> list[np.ndarray]:
   """Cuts one epoch over a rollout batch into mini-batches of whole groups.
 
-  Every record comes exactly once; the last mini-batch may have fewer groups.
+  Every record comes exactly once. The mini-batches hold at most
+  `groups_per_minibatch` groups and their sizes differ by at most one: a
+  remainder of one group would make a whole update of it.
 
   Returns:
     Positions of each mini-batch, groups in order, int64.
@@ -168,13 +170,12 @@ def minibatches(
   members: dict[int, list[int]] = {group: [] for group in groups}
   for position in batch.positions.tolist():
     members[int(index.group_ids[position])].append(position)
-  minibatches_of_groups = [
-      groups[start : start + groups_per_minibatch]
-      for start in range(0, len(groups), groups_per_minibatch)
-  ]
+  count = max(1, -(-len(groups) // groups_per_minibatch))
+  parts = np.array_split(np.asarray(groups, np.int64), count)
   return [
-      np.concatenate([members[group] for group in chosen])
-      for chosen in minibatches_of_groups
+      np.concatenate([members[group] for group in part.tolist()])
+      for part in parts
+      if part.size
   ]
 
 
