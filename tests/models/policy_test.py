@@ -302,6 +302,18 @@ def test_no_array_has_both_tokens_and_vocabulary(monkeypatch):
   assert B * T > CONFIG.width
 
 
+def test_a_compute_copy_scores_as_its_masters_do():
+  policy = policy_lib.Policy(CONFIG)
+  batch, _ = _rows(UNPACKED)
+  masters = jax.jit(functools.partial(_score, policy))(_params(), batch)
+  copy = policy.compute_copy(_params())
+  for plain in (False, True):
+    score = jax.jit(functools.partial(_score, policy, plain=plain))
+    np.testing.assert_allclose(
+        score(copy, batch).logprobs, masters.logprobs, atol=1e-5
+    )
+
+
 def test_copies_and_fingerprints():
   policy = policy_lib.Policy(CONFIG)
   params = _params()

@@ -63,15 +63,18 @@ def eight_devices():
   expected = jax.jit(_gradient)(params, tokens)
   placed = sharding.shardings(mesh, POLICY.logical_axes, POLICY.shapes)
   with jax.set_mesh(mesh):
+    drawn = jax.jit(POLICY.init, out_shardings=placed)(jax.random.key(0))
+    # Compiled and eager arithmetic of the same draws differ by one rounding.
+    for ours, theirs in zip(
+        jax.tree.leaves(drawn), jax.tree.leaves(params), strict=True
+    ):
+      np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     step = jax.jit(
         _gradient,
         in_shardings=(placed, sharding.rows(mesh)),
         out_shardings=(sharding.replicated(mesh), placed),
     )
-    found = step(
-        jax.device_put(params, placed),
-        jax.device_put(tokens, sharding.rows(mesh)),
-    )
+    found = step(drawn, jax.device_put(tokens, sharding.rows(mesh)))
   gate = found[1]["layers"]["gate"]
   assert {x.data.shape for x in gate.addressable_shards} == {(2, 32, 64)}
   for ours, theirs in zip(
@@ -98,7 +101,7 @@ def test_eight_devices_agree_with_one():
   }
   done = subprocess.run(
       [sys.executable, __file__], env=environment, capture_output=True,
-      text=True, timeout=600,
+      text=True, timeout=1200,
   )
   assert done.returncode == 0, done.stderr[-2000:]
 
