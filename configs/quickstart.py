@@ -25,19 +25,18 @@ def get_config() -> ml_collections.ConfigDict:
   )
   # The family has 363 problems: 200 are held out, the others are trained on.
   config.prompts.eval_share = 0.6
-  config.prompts.system = "You are a calculator."
-  config.prompts.max_tokens = 48
+  config.prompts.max_tokens = 64
   config.sampling.max_new_tokens = 14
   config.generation.prompts_per_round = 24
   config.generation.samples_per_prompt = 8
   config.generation.records_per_shard = 192
   config.generation.slots = 64
-  config.generation.prompt_buckets = (48,)
+  config.generation.prompt_buckets = (64,)
   config.model.remat = "none"
   config.train.groups_per_minibatch = 8
   config.train.rows_per_microbatch = 4
   config.train.tokens_per_row = 256
-  config.train.learning_rate = 4e-5
+  config.train.learning_rate = 3e-5
   config.train.checkpoints_kept = 1
   config.run.rounds = 5
   return config
