@@ -80,11 +80,12 @@ class Journal:
     }
     values["tokens_per_second"] = self.bar.advance(entry.tokens, shown)
     self._writer.write(entry.step, "update", values)
-    if values["bad_in_a_row"] >= self._max_bad_updates:
+    bad, update = int(outcome["bad_in_a_row"]), int(outcome["updates"])
+    if bad >= self._max_bad_updates:
       raise FloatingPointError(
-          f"train: {int(outcome['bad_in_a_row'])} updates in a row had a loss or"
-          f" gradient that is not finite (after update {int(outcome['updates'])}, step"
-          f" {entry.step}), train.max_bad_updates allows no more; the"
-          " parameters are those of the last good update; lower"
-          " train.learning_rate or check the rollouts with `verify`."
+          f"train: {bad} updates in a row had a loss or gradient that is not"
+          f" finite (after update {update}, step {entry.step}),"
+          " train.max_bad_updates allows no more; the parameters are those of"
+          " the last good update; lower train.learning_rate or check the"
+          " rollouts with `verify`."
       )

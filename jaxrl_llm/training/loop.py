@@ -115,18 +115,32 @@ def train(
   )
   optimizer = optimizer_lib.build(settings)
   state = state_lib.place(state, policy, optimizer, trainer.mesh)
-  total, done = _extent(work, settings, state.position)
+  with jax.set_mesh(trainer.mesh):
+    return _train_round(trainer, state, work, workdir, save)
+
+
+def _train_round(
+    trainer: trainer_lib.Trainer,
+    state: TrainState,
+    work: rounds.Round,
+    workdir: pathlib.Path,
+    save: Callable[[TrainState], Any],
+) -> TrainState:
+  """Runs the rollout batches of a round that are left."""
+  number = state.position.round
+  total, done = _extent(work, trainer.settings, state.position)
   with (
-      jax.set_mesh(trainer.mesh),
       contextlib.closing(
-          metrics.MetricsWriter(workdir, state.steps)
+          metrics.MetricsWriter(workdir, state.steps, number)
       ) as writer,
-      metrics.ProgressBar(total, done, f"round {round}") as bar,
+      metrics.ProgressBar(total, done, f"round {number}") as bar,
   ):
-    journal = journal_lib.Journal(writer, bar, settings.max_bad_updates)
+    journal = journal_lib.Journal(
+        writer, bar, trainer.settings.max_bad_updates
+    )
     if not work.batches:
-      bar.say([f"round {round}: no group with unequal rewards to learn from."])
-      journal.write(state.steps + 1, "batch", rounds.numbers(work, round))
+      bar.say([f"round {number}: no group with unequal rewards to learn from."])
+      journal.write(state.steps + 1, "batch", rounds.numbers(work, number))
     while state.position.batch < len(work.batches):
       prepared = prepare.obtain(trainer, state, work, workdir)
       if state.position.begins_batch:

@@ -18,16 +18,19 @@ class MetricsWriter:
 
   A record is one JSON object: `step` (updates applied or skipped when it was
   written), `kind` (update, batch, evaluation, …) and its numbers; a number
-  that is not finite is written as null. Opening drops every record beyond the
-  restored step, and a line that a kill cut short, so each step is there once.
+  that is not finite is written as null. What is said before an update bears
+  the number of that update. Opening drops every record beyond the restored
+  step, and a line that a kill cut short, so each step is there once.
   """
 
-  def __init__(self, workdir: pathlib.Path | str, step: int):
-    """Opens the files of a run that stands at `step`.
+  def __init__(self, workdir: pathlib.Path | str, step: int, round: int = 0):
+    """Opens the files of a run that stands at `step`, in `round`.
 
     Args:
       workdir: receives metrics.jsonl and tensorboard/.
       step: updates applied or skipped so far; 0 starts anew.
+      round: records of earlier rounds stay whatever their step: a round
+        without an update speaks of the step that comes after it.
     """
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -35,7 +38,7 @@ class MetricsWriter:
     if not self._writes:
       return
     path = workdir / "metrics.jsonl"
-    drop_after(path, step)
+    drop_after(path, step, round)
     self._file = path.open("a", encoding="utf-8")
     self._board = tensorboardX.SummaryWriter(
         str(workdir / "tensorboard"), purge_step=step + 1
@@ -70,11 +73,15 @@ def read(path: pathlib.Path | str) -> list[dict]:
   return records
 
 
-def drop_after(path: pathlib.Path, step: int) -> None:
-  """Rewrites a metrics file without the records beyond a step."""
+def drop_after(path: pathlib.Path, step: int, round: int = 0) -> None:
+  """Rewrites a metrics file without what lies beyond a step of a round."""
   if not path.exists():
     return
-  kept = [record for record in read(path) if record["step"] <= step]
+  kept = [
+      record
+      for record in read(path)
+      if record["step"] <= step or record.get("round", round) < round
+  ]
   beside = path.with_name(path.name + ".beside")
   lines = [json.dumps(record) + "\n" for record in kept]
   beside.write_text("".join(lines), encoding="utf-8")

@@ -88,10 +88,11 @@ def split(
   whole = dataclasses.replace(batch.terms, controls=_controls(trainer))
   weights = jax.device_get(trainer.steps.denominators(whole))
   rows = trainer.shape.rows
-  return [
-      jax.tree.map(lambda a, m=m: a[m * rows : (m + 1) * rows], (batch, weights))
-      for m in range(count)
-  ]
+
+  def cut(start: int):
+    return jax.tree.map(lambda a: a[start : start + rows], (batch, weights))
+
+  return [cut(m * rows) for m in range(count)]
 
 
 def accumulate(

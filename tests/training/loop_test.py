@@ -50,7 +50,7 @@ def spoil_advantages(monkeypatch, chosen):
 def test_an_update_that_is_not_finite_is_skipped_and_counted(
     folder, tmp_path, monkeypatch
 ):
-  """One record of one mini-batch per epoch: those two updates change nothing."""
+  """One bad record in one mini-batch of each epoch: no update of the two."""
   spoil_advantages(monkeypatch, lambda ids: ids == ids[0])
   settings = dataclasses.replace(ONE_BATCH, checkpoint_every=1)
   state = tiny_run.train(folder, tmp_path, settings=settings)
@@ -69,6 +69,10 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(
       assert record["loss"] is None and record["grad_norm"] is None
       before = [r["updates"] for r in updates if r["step"] < record["step"]]
       assert record["updates"] == max(before, default=0)
+  # What came after the last checkpoint comes again, skipped updates included.
+  again = tiny_run.train(folder, tmp_path, settings=settings)
+  assert tiny_run.digest(again) == tiny_run.digest(state)
+  assert len(updates_of(tmp_path)) == 8
 
 
 def test_too_many_in_a_row_stop_the_run(folder, tmp_path, monkeypatch):

@@ -28,6 +28,18 @@ def test_a_resumed_file_has_each_step_once(tmp_path):
   assert [record["loss"] for record in records] == [0.5, 1, 1.5, -4, -5]
 
 
+def test_a_round_without_updates_stays_known(tmp_path):
+  """Its record bears the step to come, and is dropped with its round alone."""
+  writer = metrics.MetricsWriter(tmp_path, 4, 1)
+  writer.write(5, "batch", {"round": 1})
+  writer.close()
+  path = tmp_path / "metrics.jsonl"
+  metrics.MetricsWriter(tmp_path, 4, 2).close()
+  assert [record["round"] for record in metrics.read(path)] == [1]
+  metrics.MetricsWriter(tmp_path, 4, 1).close()
+  assert metrics.read(path) == []
+
+
 def test_the_file_is_strict_json(tmp_path):
   writer = metrics.MetricsWriter(tmp_path, 0)
   writer.write(1, "update", {"reward": float("nan"), "max": -math.inf})
