@@ -60,7 +60,9 @@ def is_user_error(error: Exception) -> bool:
   """
   if isinstance(error, (FileNotFoundError, NotADirectoryError)):
     return True
-  if not isinstance(error, (ValueError, OSError, ArithmeticError)):
+  if not isinstance(
+      error, (ValueError, OSError, ArithmeticError, ImportError)
+  ):
     return False
   frame = traceback.extract_tb(error.__traceback__)[-1]
   statement = linecache.getline(frame.filename, frame.lineno).strip()

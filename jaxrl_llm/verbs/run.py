@@ -11,9 +11,11 @@ import json
 import pathlib
 from typing import Any
 
+import jax
 import ml_collections
 
 from jaxrl_llm.data import atomic
+from jaxrl_llm.data import manifest
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.losses import objective
 from jaxrl_llm.training import checkpoints
@@ -99,7 +101,16 @@ def _round(
   number = state.position.round
   if state.position.begins_round:
     generate.round_of(job, state, number, workdir)
-  members = sorted(folders.round_folder(workdir, number).glob("host_*"))
+  members = [
+      folders.host_folder(workdir, number, host)
+      for host in range(jax.process_count())
+  ]
+  missing = manifest.missing_folders(members)
+  if missing:
+    raise ValueError(
+        f"{missing[0]}: expected a finished shard folder of every host, found"
+        " no manifest; let the host finish its part, then run again."
+    )
   return train.round_of(job.config, job.model, state, number, members, workdir)
 
 
