@@ -24,7 +24,8 @@ from jaxrl_llm.training import scoring
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import trainer as trainer_lib
 
-# Terms with an entry per response token; the others have one per record.
+# Terms that may have one entry per record; the others have one per response
+# token.
 _SEQUENCE_TERMS = ("advantages",)
 
 
@@ -210,6 +211,7 @@ def _advantages(trainer, index, batch) -> np.ndarray:
       jnp.asarray(index.rewards[members]),
       jnp.asarray(groups, jnp.int32),
       jnp.asarray(index.trained_tokens[members]),
+      greedy_rewards=_greedy_rewards(trainer, index, members),
   )
   places = np.searchsorted(members, batch.positions)
   return np.asarray(values, np.float32)[places]
@@ -241,6 +243,7 @@ def _token_advantages(trainer, work, batch, terms) -> np.ndarray:
           jnp.asarray(index.trained_tokens[positions]),
           mask=mask,
           token_rewards=token_rewards,
+          greedy_rewards=_greedy_rewards(trainer, index, positions),
       ),
       np.float32,
   )
@@ -248,6 +251,31 @@ def _token_advantages(trainer, work, batch, terms) -> np.ndarray:
     return values
   lengths = index.response_lengths[positions]
   return np.concatenate([row[:n] for row, n in zip(values, lengths)])
+
+
+def _greedy_rewards(
+    trainer: trainer_lib.Trainer, index: indices.Index, positions: np.ndarray
+) -> jax.Array | None:
+  """Returns float32 [N], the reward of the greedy response of each group.
+
+  Raises:
+    ValueError: a group has none.
+  """
+  if not trainer.needs.greedy_baseline:
+    return None
+  rewards = {
+      int(index.group_ids[place]): index.rewards[place]
+      for place in np.flatnonzero(index.baseline_mask)
+  }
+  groups = index.group_ids[positions].tolist()
+  missing = sum(group not in rewards for group in set(groups))
+  if missing:
+    raise ValueError(
+        f"objective.advantage: {trainer.spec.name} subtracts the reward of a"
+        f" greedy response, and {missing} of {len(set(groups))} groups have"
+        " none; generate with this objective."
+    )
+  return jnp.asarray([rewards[group] for group in groups], jnp.float32)
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> jax.Array:
