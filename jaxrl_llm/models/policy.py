@@ -97,9 +97,8 @@ class Policy:
     tables = layers.rotary_tables(
         self.config, positions, matmul.sum_dtype(self._dtype)
     )
-    return decoder.Context(
-        tables, segment_ids, positions if decoding else None
-    )
+    decoded = positions if decoding else None
+    return decoder.Context(tables, segment_ids, decoded)
 
   def compute_copy(self, params: PyTree) -> PyTree:
     """Rounds the weights of products to the compute dtype, once.
@@ -183,8 +182,6 @@ class Policy:
       TokenLogprobs, float32 nats.
     """
     filled = segment_ids > 0
-    tokens = jnp.where(filled, tokens, 0)
-    positions = jnp.where(filled, positions, 0)
     rounded = jax.lax.stop_gradient(self.compute_copy(params))
     hidden, _ = self._hidden(
         params, rounded, tokens, None, self._context(positions, segment_ids),
@@ -232,7 +229,7 @@ class Policy:
     positions = jnp.broadcast_to(index, tokens.shape)
     rounded = self.compute_copy(params)
     hidden, (keys, values) = self._hidden(
-        params, rounded, jnp.where(filled, tokens, 0), None,
+        params, rounded, tokens, None,
         self._context(positions, filled.astype(jnp.int32)), emit=True,
     )
     last = jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)
