@@ -7,14 +7,16 @@ from typing import Any
 from jaxrl_llm.training import metrics
 
 Record = Mapping[str, Any]
-# Panel: title, then (kind of record, name in it, label, line style).
+# Panel: title, scale, then (kind of record, name in it, label, line style).
 PANELS = (
     (
         "Mean reward of the rollouts",
+        "linear",
         (("batch", "reward", "rollout batch", "o-"),),
     ),
     (
         "Ratio of live to anchor policy",
+        "log",
         (
             ("update", "ratio/mean", "mean", "-"),
             ("update", "ratio_max", "largest", ":"),
@@ -23,6 +25,7 @@ PANELS = (
     ),
     (
         "Share of tokens cut by the trust region",
+        "linear",
         (
             ("update", "clip", "all", "-"),
             ("update", "clip/high_positive", "ratio > 1, A > 0", "--"),
@@ -51,12 +54,13 @@ def draw(metrics_file: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
   figure, axes = pyplot.subplots(
       len(PANELS), 1, figsize=(8, 8), sharex=True, layout="constrained"
   )
-  for axis, (title, lines) in zip(axes, PANELS, strict=True):
+  for axis, (title, scale, lines) in zip(axes, PANELS, strict=True):
     for kind, name, label, style in lines:
       steps, values = series(records, kind, name)
       if steps:
         axis.plot(steps, values, style, label=label, markersize=4)
     axis.set_title(title, loc="left", fontsize=10)
+    axis.set_yscale(scale)
     axis.grid(alpha=0.3)
     if axis.lines:
       axis.legend(fontsize=8, frameon=False)
@@ -69,10 +73,10 @@ def draw(metrics_file: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
 def series(
     records: Sequence[Record], kind: str, name: str
 ) -> tuple[list[int], list[float]]:
-  """Returns steps and values of one number; null (not finite) is left out."""
+  """Returns steps and values of one number, where it is there and finite."""
   found = [
       (record["step"], record[name])
       for record in records
-      if record["kind"] == kind and record[name] is not None
+      if record["kind"] == kind and record.get(name) is not None
   ]
   return [step for step, _ in found], [value for _, value in found]
