@@ -298,6 +298,8 @@ def _feed_back(
     work: rounds.Round, workdir: pathlib.Path, position: state_lib.Position
 ) -> None:
   """Writes the round's feedback from what was prepared."""
+  if jax.process_index() != 0:
+    return
   advantages: dict[int, float] = {}
   for number in range(len(work.batches)):
     path = prepare.path_of(workdir, dataclasses.replace(position, batch=number))

@@ -11,8 +11,9 @@ import tiny_run
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import metrics
+from jaxrl_llm.training import minibatch
 from jaxrl_llm.training import prepare
-from jaxrl_llm.training import step
+from jaxrl_llm.training import trainer as trainer_lib
 
 # The shape of micro-batches stays, so that functions compile once.
 ONE_BATCH = dataclasses.replace(tiny_run.SETTINGS, groups_per_batch=0)
@@ -84,25 +85,34 @@ def test_too_many_in_a_row_stop_the_run(folder, tmp_path, monkeypatch):
   assert checkpoints.latest(tmp_path / "checkpoints") is None
 
 
-def test_one_compilation_serves_every_number_of_microbatches(
-    folder, tmp_path
-):
-  settings = dataclasses.replace(ONE_BATCH, groups_per_minibatch=3, epochs=1)
-  controls = {"log_clip_low": 0.02}
-  steps = step.build(
-      tiny_run.POLICY, tiny_run.SPEC, settings, tiny_run.mesh()
+def test_one_compilation_serves_every_size_and_control(rollouts):
+  """4 and 16 records, and another clip bound, run the same function."""
+  trainer = trainer_lib.build(
+      tiny_run.POLICY,
+      tiny_run.SPEC,
+      tiny_run.SETTINGS,
+      mesh=None,
+      seed=0,
+      controls={"log_clip_low": 0.02},
+      reference_params=None,
   )
-  tiny_run.train(folder, tmp_path, settings=settings, controls=controls)
-  counts = {record["microbatches"] for record in updates_of(tmp_path)}
-  assert len(counts) > 1
-  size = steps.add._cache_size()
-  controls = {"log_clip_low": 0.03}
-  tiny_run.train(
-      folder, tmp_path / "again", settings=settings, controls=controls
-  )
-  assert steps.add._cache_size() == size == 1
-  loosened = updates_of(tmp_path / "again")
-  assert updates_of(tmp_path)[-1]["loss"] != loosened[-1]["loss"]
+  trainer.steps.add.clear_cache()
+  params = tiny_run.params(1)
+  losses, counts = [], []
+  for size, bound in ((4, 0.02), (16, 0.02), (16, 0.5)):
+    trainer = dataclasses.replace(trainer, controls={"log_clip_low": bound})
+    chosen = rollouts[:size]
+    terms = {
+        "advantages": [np.float32(-1)] * size,
+        "proximal_logprobs": [r.behavior_logprobs for r in chosen],
+    }
+    built = minibatch.build(trainer, chosen, terms)
+    counts.append(len(built.pieces))
+    totals = minibatch.accumulate(trainer, params, built, 0)
+    losses.append(float(totals.loss))
+  assert counts[0] < counts[1]
+  assert losses[1] != losses[2]
+  assert trainer.steps.add._cache_size() == 1
 
 
 def test_epochs_end_early_where_the_objective_says_so(folder, tmp_path):
