@@ -5,7 +5,7 @@ Command: python -m jaxrl_llm run --config=configs/gsm8k_smollm2.py
   (experiments/fetch_smollm2.sh brings the model)
 Hardware: 2 CPU cores, 8 GiB of memory.
 Expect: a run that completes. At temperature 1 few groups hold both right and
-  wrong answers, and only those teach; README.md holds what was measured.
+  wrong answers, and only those teach. Not measured yet.
 """
 
 import ml_collections

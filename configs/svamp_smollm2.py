@@ -4,7 +4,7 @@ Command: python -m jaxrl_llm run --config=configs/svamp_smollm2.py
   --config.prompts.path=PATH/TO/svamp/SVAMP.json --workdir=runs/svamp
   (experiments/fetch_smollm2.sh brings the model)
 Hardware: 2 CPU cores, 8 GiB of memory.
-Expect: a run that completes; README.md holds what was measured.
+Expect: a run that completes. Not measured yet.
 """
 
 import ml_collections
