@@ -88,8 +88,7 @@ class Divergence(parts.Part):
     """float [B, T]: D_t ≥ 0, 0 where masked."""
     anchor, live = self._distributions(tokens)
     measure = total_variation if self.kind == "tv" else kullback_leibler
-    measured = jax.lax.stop_gradient(measure(anchor, live))
-    return masked.fill(measured, tokens.layout.mask)
+    return masked.fill(measure(anchor, live), tokens.layout.mask)
 
   def _distributions(self, tokens: tokens_lib.Tokens) -> tuple[Array, Array]:
     anchor, live = tokens.anchor_logprobs, tokens.detached_logprobs

@@ -90,6 +90,11 @@ def with_proximal(spec: Any, terms: types.Terms) -> types.Terms:
   """The terms with the proximal log-probs that the spec asks for."""
   if spec.proximal == "recomputed":
     return terms
+  if "policy_version" not in terms.controls or terms.versions is None:
+    raise ValueError(
+        "terms: proximal=loglinear expects versions and the control "
+        "policy_version, found neither or one; pass both."
+    )
   proximal = loglinear_proximal(
       masked.fill(terms.logprobs, terms.mask),
       masked.fill(terms.behavior_logprobs, terms.mask),
@@ -115,6 +120,14 @@ def kept(spec: Any, terms: types.Terms, where: masked.Layout) -> Array:
 
 def view(spec: Any, terms: types.Terms) -> Tokens:
   """What the parts of a spec see: masked, rejected tokens taken out."""
+  wanted = max(spec.selection.topk, spec.trust_region.topk)
+  stored = 0 if terms.topk_ids is None else terms.topk_ids.shape[-1]
+  if stored < wanted:
+    raise ValueError(
+        f"terms: expected the top {wanted} ids of the {spec.anchor} policy, "
+        f"found {stored}; record them or lower objective.selection_topk or "
+        "objective.divergence_topk."
+    )
   where = masked.layout(terms.mask, terms.segment_ids, terms.logprobs.dtype)
   if spec.choice("rejection") != "none":
     where = masked.restrict(where, kept(spec, terms, where))

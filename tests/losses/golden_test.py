@@ -21,7 +21,8 @@ CASES = loss_batches.CASES
 def test_loss_and_gradient(case, x64):
   overrides, layout = golden_losses.LOSSES[case]
   wanted = CASES[case]
-  with jax.enable_x64(x64):
+  # float64 compiled, float32 op by op.
+  with jax.enable_x64(x64), jax.disable_jit(not x64):
     spec = algorithms.build(overrides)
     batch = loss_batches.golden_terms(**layout)
     (loss, losses), gradient = loss_batches.loss_and_gradient(spec, batch)

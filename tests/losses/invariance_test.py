@@ -68,27 +68,43 @@ def _pack(spec, rows, **layout):
   return loss_batches.pack(spec, rows, WIDTH, key=key, **layout)
 
 
-def _evaluate(spec, batch, pieces=1):
-  """(loss, gradient [ROWS, WIDTH], metric sums) of a mini-batch."""
+def _evaluate(spec, batch, pieces=1, cut=False):
+  """(loss, gradient [ROWS, WIDTH], metric sums) of a mini-batch.
+
+  Args:
+    spec: the objective.
+    batch: Terms [ROWS, WIDTH].
+    pieces: micro-batches.
+    cut: whether a micro-batch has only its own rows; else empty rows fill it
+      to the full shape, which needs no other compilation.
+  """
   find_weights, find_sums, value_and_grad = _compiled(spec)
   weights = find_weights(batch)
-  chunks = np.array_split(np.arange(ROWS), pieces)
+  micro_batches = []
+  for rows in np.array_split(np.arange(ROWS), pieces):
+    if cut:
+      micro_batches.append((_take(batch, rows), _take(weights, rows)))
+      continue
+    mine = jnp.isin(jnp.arange(ROWS), rows)[:, None]
+    piece = dataclasses.replace(batch, mask=batch.mask & mine)
+    own = {name: jnp.where(mine, w, 0.0) for name, w in weights.items()}
+    micro_batches.append((piece, own))
   sums = None
   if objective.requirements(spec).statistics:
-    parts = [find_sums(_take(batch, c)) for c in chunks]
+    parts = [find_sums(piece) for piece, _ in micro_batches]
     sums = jax.tree.map(lambda *x: sum(x), *parts)
   total, gradients, metrics = 0.0, [], None
-  for chunk in chunks:
-    piece = _take(batch, chunk)
+  for piece, own in micro_batches:
     (value, output), gradient = value_and_grad(
-        piece.logprobs, piece, _take(weights, chunk), sums
+        piece.logprobs, piece, own, sums
     )
     total += value
     gradients.append(np.asarray(gradient))
     metrics = output.metrics if metrics is None else types.merge_metrics(
         metrics, output.metrics
     )
-  return total, np.concatenate(gradients), types.finish_metrics(metrics)
+  gradient = np.concatenate(gradients) if cut else sum(gradients)
+  return total, gradient, types.finish_metrics(metrics)
 
 
 def _take(tree, rows):
@@ -152,6 +168,16 @@ def test_layout_splitting_and_garbage_change_nothing(name):
         _assert_same(other, found, batch, wanted, 1e-10)
       except AssertionError as error:
         raise AssertionError(f"{name}: {variant}: {error}") from error
+
+
+@pytest.mark.parametrize("name", ["ctpo", "gspo", "acpo_adaptive", "sis"])
+def test_micro_batches_of_one_row(name):
+  """1 × B equals B × 1 in shape too, not only with empty rows."""
+  spec = _spec(name)
+  with jax.enable_x64(True):
+    batch = _pack(spec, [[s] for s in loss_batches.sequences(23)])
+    found = _evaluate(spec, batch, ROWS, cut=True)
+    _assert_same(batch, found, batch, _evaluate(spec, batch), 1e-10)
 
 
 @pytest.mark.parametrize("name", ["ctpo", "cppo_prefix", "gspo"])

@@ -4,6 +4,7 @@ import pathlib
 import re
 import sys
 
+import loss_batches
 import pytest
 
 from jaxrl_llm.losses import algorithms
@@ -231,6 +232,23 @@ def test_requirements():
   assert not needs(name="topr").group_baseline
   loglinear = needs(name="decoupled_ppo", proximal="loglinear")
   assert loglinear.versions and not loglinear.proximal
+
+
+@pytest.mark.parametrize("overrides,message", [
+    ({"name": "sis", "selection_topk": 9}, "top 9 ids of the proximal.*found 0"),
+    (
+        {"name": "cppo_prefix", "divergence": "topk_kl"},
+        "top 20 ids of the behavior",
+    ),
+    ({"name": "ppo", "proximal": "loglinear"}, "policy_version"),
+])
+def test_terms_that_lack_what_the_objective_reads(overrides, message):
+  spec = algorithms.build(overrides)
+  batch = loss_batches.golden_terms(
+      proximal_logprobs=loss_batches.GOLDEN["inputs"]["logp_old"]
+  )
+  with pytest.raises(ValueError, match=message):
+    objective.token_losses(spec, batch)
 
 
 def test_a_sequence_ratio_means_over_sequences_unless_told():
