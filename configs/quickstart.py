@@ -6,7 +6,7 @@ Command: bash experiments/quickstart.sh
   --workdir=runs/quickstart)
 Hardware: 2 CPU cores, 8 GiB of memory.
 Expect: accuracy on 200 held-out problems before and after, with the interval
-  of the gain; README.md holds the measured table and the wall-clock.
+  of the gain; README.md holds a measured table.
 """
 
 import ml_collections

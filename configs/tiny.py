@@ -1,6 +1,6 @@
 """A random model of two layers learns to answer with a small number.
 
-Command: python -m jaxrl_llm run --config=configs/tiny.py --workdir=/tmp/tiny
+Command: python -m jaxrl_llm run --config=configs/tiny.py --workdir=runs/tiny
 Hardware: one CPU core.
 Expect: every part of the job in a few minutes, most of them compiling. The
   task is the greatest common divisor, most often 1, so the reward rises from
