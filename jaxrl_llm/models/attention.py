@@ -88,12 +88,13 @@ def _scores(queries, keys, segment_ids, start, block):
 
 def _causal_forward(queries, keys, values, segment_ids, dtype, block):
   """Returns outputs like queries and log-sums [B, K, G, T'], float32."""
-  queries, keys, values = _rounded(queries, keys, values, dtype)
+  # Nothing here may become bits: they have no derivative.
+  keys, values = (matmul.row_major(x.astype(dtype)) for x in (keys, values))
   shape = (*queries.shape[:3], block)
 
   def attend(start):
     part = jax.lax.dynamic_slice_in_dim(queries, start, block, axis=3)
-    part = _merge(matmul.from_bits(part))
+    part = _merge(part).astype(dtype)
     scores = _scores(part, keys, segment_ids, start, block)
     # The maximum cancels from the softmax; so it needs no derivative.
     peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
@@ -108,12 +109,6 @@ def _causal_forward(queries, keys, values, segment_ids, dtype, block):
     )
 
   return _over_blocks(attend, queries.shape[3], block)
-
-
-def _rounded(queries, keys, values, dtype):
-  """Rounds to the compute dtype; queries, which are sliced, become bits."""
-  keys, values = (matmul.row_major(x.astype(dtype)) for x in (keys, values))
-  return matmul.to_bits(queries.astype(dtype)), keys, values
 
 
 def _over_blocks(attend, tokens, block):
@@ -135,18 +130,19 @@ def _causal(queries, keys, values, segment_ids, dtype, block):
 
 
 def _causal_fwd(queries, keys, values, segment_ids, dtype, block):
-  bits, keys, values = _rounded(queries, keys, values, dtype)
   results = _causal_forward(
-      matmul.from_bits(bits), keys, values, segment_ids, dtype, block
+      queries, keys, values, segment_ids, dtype, block
   )
-  residuals = (bits, *map(matmul.to_bits, (keys, values)))
-  return results, (residuals, segment_ids, results)
+  bits = [matmul.to_bits(x.astype(dtype)) for x in (queries, keys, values)]
+  return results, (bits, segment_ids, results)
 
 
 def _causal_bwd(dtype, block, residuals, cotangents):
   """Recomputes the scores block by block (arXiv 2205.14135, algorithm 4)."""
   (queries, *keys_values), segment_ids, results = residuals
-  keys, values = map(matmul.from_bits, keys_values)
+  keys, values = (
+      matmul.row_major(matmul.from_bits(x)) for x in keys_values
+  )
   scale = keys.shape[-1] ** -0.5
 
   def attend(sums, start):

@@ -207,9 +207,11 @@ def test_bfloat16_gradient_points_where_float32_does():
     assert np.vdot(ours, theirs) / norms >= 0.999
 
 
-def test_plain_twin_gives_inner_products_with_the_gradient():
+@pytest.mark.parametrize("dtype, bound", [("float32", 1e-4),
+                                          ("bfloat16", 0.03)])
+def test_plain_twin_gives_inner_products_with_the_gradient(dtype, bound):
   """jvp(plain, direction) = ⟨∇, direction⟩."""
-  policy = policy_lib.Policy(CONFIG, "float32")
+  policy = policy_lib.Policy(CONFIG, dtype)
   batch, places = _rows(UNPACKED)
   direction = policy.init(jax.random.key(9))
 
@@ -223,9 +225,9 @@ def test_plain_twin_gives_inner_products_with_the_gradient():
         (direction,),
     )[1]
 
-  gradient = _gradient("float32", "layers")
+  gradient = _gradient(dtype, "layers")
   paired = sum(map(np.vdot, *map(jax.tree.leaves, (gradient, direction))))
-  np.testing.assert_allclose(forward(_params()), paired, rtol=1e-4)
+  np.testing.assert_allclose(forward(_params()), paired, rtol=bound)
 
 
 @pytest.mark.parametrize(
