@@ -199,8 +199,8 @@ def cached(
     queries: compute dtype [S, N, H] of one new token per slot.
     key: compute dtype [S, K, H], of the new token.
     value: as key.
-    keys: compute dtype [S, K, C, H], the cache without the new token.
-    values: as keys.
+    keys: compute dtype [S, K, H, C], the cache without the new token.
+    values: compute dtype [S, K, C, H], likewise.
     positions: int32 [S], index of the new token; the entries of the cache
       before it are read.
 
@@ -210,8 +210,8 @@ def cached(
   slots, heads, head_dim = queries.shape
   queries = jnp.reshape(queries, (slots, key.shape[1], -1, head_dim))
   scale = head_dim**-0.5
-  scores = matmul.einsum("skgh,skch->skgc", queries, keys) * scale
-  earlier = jnp.arange(keys.shape[2])[None, :] < positions[:, None]
+  scores = matmul.einsum("skgh,skhc->skgc", queries, keys) * scale
+  earlier = jnp.arange(keys.shape[3])[None, :] < positions[:, None]
   scores = jnp.where(earlier[:, None, None], scores, _MASKED)
   own = matmul.einsum("skgh,skh->skg", queries, key)[..., None] * scale
   peak = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), own)

@@ -15,14 +15,15 @@ Array = types.Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-  """Keys and values per layer and slot, capacity C inside kv-heads.
+  """Keys and values per layer and slot, with room for C tokens.
 
-  The order of the axes lets a slot's products read contiguous [C, H].
+  The order of the axes is what the products of `attention.cached` read
+  without turning: their last axis is not the summed one.
 
   Attributes:
-    keys: [L, S, K, C, H] after rotation, in the compute dtype; bfloat16 is
+    keys: [L, S, K, H, C] after rotation, in the compute dtype; bfloat16 is
       held as its bits (see matmul.to_bits).
-    values: as keys.
+    values: [L, S, K, C, H], as keys.
   """
 
   keys: Array
@@ -31,7 +32,7 @@ class Cache:
   @property
   def capacity(self) -> int:
     """Tokens that a slot can hold."""
-    return self.keys.shape[3]
+    return self.values.shape[3]
 
 
 def empty(
@@ -41,14 +42,19 @@ def empty(
     capacity: int,
 ) -> Cache:
   """Returns a cache of zeros."""
-  shape = (config.layers, slots, config.kv_heads, capacity, config.head_dim)
-  zeros = matmul.to_bits(jnp.zeros(shape, dtype))
-  return Cache(zeros, jnp.copy(zeros))
+  heads = (config.layers, slots, config.kv_heads)
+  zeros = matmul.to_bits(jnp.zeros((), dtype))
+  return Cache(
+      jnp.full((*heads, config.head_dim, capacity), zeros),
+      jnp.full((*heads, capacity, config.head_dim), zeros),
+  )
 
 
 def of_rows(keys: Array, values: Array) -> Cache:
   """Takes the bits of keys and values [L, B, P, K, H] of whole rows."""
-  return Cache(jnp.swapaxes(keys, 2, 3), jnp.swapaxes(values, 2, 3))
+  return Cache(
+      jnp.transpose(keys, (0, 1, 3, 4, 2)), jnp.swapaxes(values, 2, 3)
+  )
 
 
 def append(
@@ -57,28 +63,28 @@ def append(
   """Writes the bits of one token's keys and values per slot.
 
   Args:
-    cache: [L, S, K, C, H].
+    cache: of S slots.
     positions: int32 [S]; the capacity or beyond is not written.
     keys: [L, S, K, H].
     values: as keys.
   """
   slots = jnp.arange(positions.shape[0])
-
-  def write(cached, new):
-    new = jnp.swapaxes(new, 0, 1)
-    return cached.at[:, slots, :, positions].set(new, mode="drop")
-
-  return Cache(write(cache.keys, keys), write(cache.values, values))
+  # Indexing with both puts the slots first.
+  keys, values = (jnp.swapaxes(new, 0, 1) for new in (keys, values))
+  return Cache(
+      cache.keys.at[:, slots, :, :, positions].set(keys, mode="drop"),
+      cache.values.at[:, slots, :, positions].set(values, mode="drop"),
+  )
 
 
 def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
   """Copies prefilled prompts into slots.
 
   Args:
-    cache: [L, S, K, C, H]; donate it.
+    cache: of S slots; donate it.
     slots: int32 [M], distinct destinations; one of S or beyond is skipped,
       which lets a call of fixed M fill fewer.
-    prefilled: [L, B, K, P, H] with P ≤ C, from `Policy.prefill`.
+    prefilled: of B rows and capacity P ≤ C, from `Policy.prefill`.
     rows: int32 [M], the prefilled row that each slot receives; a row may be
       given to many slots.
 

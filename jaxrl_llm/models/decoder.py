@@ -93,8 +93,8 @@ class Block(nn.Module):
 
     Args:
       residual: float32 [B, T, D], or [S, D] with a cache.
-      cache: bits of keys and values [S, K, C, H] before the new token, or
-        None.
+      cache: bits of keys [S, K, H, C] and values [S, K, C, H] before the
+        new token, or None.
       context: see Context.
 
     Returns:
@@ -175,7 +175,8 @@ class Decoder(nn.Module):
 
     Args:
       tokens: int32 [B, T], or [S] with a cache.
-      cache: bits of keys and values [L, S, K, C, H], or None.
+      cache: bits of keys [L, S, K, H, C] and values [L, S, K, C, H], or
+        None.
       context: see Context.
 
     Returns:

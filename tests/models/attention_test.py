@@ -108,7 +108,7 @@ def test_cached_equals_the_last_row_of_causal():
       QUERIES[rows, last],
       KEYS[rows, last],
       VALUES[rows, last],
-      jnp.swapaxes(jnp.where(beyond, 1e4, keys), 1, 2),
+      jnp.transpose(jnp.where(beyond, 1e4, keys), (0, 2, 3, 1)),
       jnp.swapaxes(jnp.where(beyond, 1e4, values), 1, 2),
       positions,
   )
