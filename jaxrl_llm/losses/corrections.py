@@ -61,13 +61,10 @@ class NoWeight(parts.Part):
     return "weight: none"
 
 
-@dataclasses.dataclass(frozen=True)
-class TruncatedImportanceSampling(parts.Part):
-  """TIS: min(w, C)."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Levelled(parts.Part):
+  """A weight per token or per sequence, of mean 1 where asked."""
 
-  correction_cap: float = parts.key(
-      2.0, "C: largest weight of tis, w = proximal/behavior", above=0.0
-  )
   correction_level: str = parts.key("token", **_LEVEL)
   correction_normalize: bool = parts.key(
       False, "divide weights by their mean over the mini-batch"
@@ -80,6 +77,15 @@ class TruncatedImportanceSampling(parts.Part):
   @property
   def level(self) -> str:
     return self.correction_level
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedImportanceSampling(_Levelled):
+  """TIS: min(w, C)."""
+
+  correction_cap: float = parts.key(
+      2.0, "C: largest weight of tis, w = proximal/behavior", above=0.0
+  )
 
   def __call__(self, log_weights: Array, where: masked.Layout) -> Array:
     log_weights = at_level(log_weights, where, self.correction_level)
@@ -93,7 +99,7 @@ class TruncatedImportanceSampling(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class IcePop(parts.Part):
+class IcePop(_Levelled):
   """IcePop: w inside [lo, hi], 0 outside; the denominator is unchanged."""
 
   correction_low: float = parts.key(
@@ -102,18 +108,6 @@ class IcePop(parts.Part):
   correction_high: float = parts.key(
       5.0, "icepop: weights above this become 0", above=0.0
   )
-  correction_level: str = parts.key("token", **_LEVEL)
-  correction_normalize: bool = parts.key(
-      False, "divide weights by their mean over the mini-batch"
-  )
-
-  @property
-  def normalized(self) -> bool:
-    return self.correction_normalize
-
-  @property
-  def level(self) -> str:
-    return self.correction_level
 
   def __call__(self, log_weights: Array, where: masked.Layout) -> Array:
     weights = jnp.exp(at_level(log_weights, where, self.correction_level))
