@@ -304,7 +304,8 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.max_bad_updates = 5
   # Updates by which the oldest token of a record may lag; unset: no limit.
   config.train.max_staleness = placeholder(int)
-  # Keep groups whose rewards are all equal (their advantage is 0).
+  # Keep groups whose rewards are all equal although their advantage is 0. An
+  # objective without a group baseline always keeps them.
   config.train.keep_uniform_groups = False
   # Reference policy for KL terms: a model path; empty takes the start policy.
   config.train.reference = ""

@@ -122,10 +122,12 @@ def open_round(
   index = indices.Index.build(opened)
   _refuse_missing_topk(opened, spec)
   _refuse_groups_of_one(index, spec)
+  compares = objective.requirements(spec).group_baseline
   selection = plan.select(
       index,
       tokens_per_row=settings.tokens_per_row,
-      keep_uniform_groups=settings.keep_uniform_groups,
+      # Equal rewards mean no advantage only within a group's own baseline.
+      keep_uniform_groups=settings.keep_uniform_groups or not compares,
       max_staleness=settings.max_staleness,
       policy_version=position.round_updates,
       lineage=lineage,
