@@ -98,7 +98,8 @@ class Terms:
   Attributes:
     mask: bool, True on trained response tokens.
     tokens: int32 token ids.
-    segment_ids: int32, 0 on padding; 1, 2, … number the sequences of a row.
+    segment_ids: int32, 0 on padding; 1, 2, … number the segments of a row. A
+      segment with trained tokens is one sequence, or the end of one.
     sequence_ids: int32 in [0, N), unique over the mini-batch; -1 on padding.
     group_ids: int32, unique over the mini-batch; -1 on padding.
     record_ids: uint32, low bits of the record id; seeds per-token noise.
@@ -155,7 +156,10 @@ class Batch:
 
   Attributes:
     tokens: int32 [B, T].
-    segment_ids: int32 [B, T], 0 on padding; attention stays inside a segment.
+    segment_ids: int32 [B, T], 0 on padding; attention stays inside a segment
+      and its parent.
+    parent_ids: int32 [B, T], the segment that each continues: that of the
+      shared prompt; the own one where there is none.
     positions: int32 [B, T], index within the sequence, prompt counted.
     temperatures: float32 [B, T], sampling temperature of the sequence; 1 on
       padding.
@@ -164,6 +168,7 @@ class Batch:
 
   tokens: Array
   segment_ids: Array
+  parent_ids: Array
   positions: Array
   temperatures: Array
   terms: Terms

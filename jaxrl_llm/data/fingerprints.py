@@ -3,6 +3,8 @@
 import hashlib
 import os
 
+import numpy as np
+
 
 def of_parts(*parts: str | int) -> int:
   """Returns a 63-bit fingerprint of a tuple of strings and integers.
@@ -28,6 +30,11 @@ def of_record(
 ) -> int:
   """Returns the record id of sample j of a prompt in a round."""
   return of_parts("record", lineage, round_number, prompt_id, sample_index)
+
+
+def of_tokens(tokens: np.ndarray) -> int:
+  """Returns a 63-bit fingerprint of token ids."""
+  return of_parts("tokens", np.asarray(tokens, np.int32).tobytes().hex())
 
 
 def of_file(path: str | os.PathLike[str]) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.data import fingerprints
 from jaxrl_llm.data import shards
 
 
@@ -13,6 +14,7 @@ _DTYPES = {
     "record_ids": np.int64,
     "group_ids": np.int64,
     "prompt_ids": np.int64,
+    "prompt_fingerprints": np.int64,
     "rounds": np.int32,
     "lengths": np.int32,
     "response_lengths": np.int32,
@@ -32,6 +34,7 @@ class Index:
     record_ids: int64.
     group_ids: int64.
     prompt_ids: int64.
+    prompt_fingerprints: int64, of the prompt's tokens.
     rounds: int32.
     lengths: int32, prompt and response tokens.
     response_lengths: int32.
@@ -47,6 +50,7 @@ class Index:
   record_ids: np.ndarray
   group_ids: np.ndarray
   prompt_ids: np.ndarray
+  prompt_fingerprints: np.ndarray
   rounds: np.ndarray
   lengths: np.ndarray
   response_lengths: np.ndarray
@@ -106,6 +110,7 @@ def _row(rollout: types.Rollout) -> dict[str, float]:
       "record_ids": rollout.record_id,
       "group_ids": rollout.group_id,
       "prompt_ids": rollout.prompt_id,
+      "prompt_fingerprints": fingerprints.of_tokens(rollout.prompt_tokens),
       "rounds": rollout.round,
       "lengths": rollout.prompt_tokens.size + response_length,
       "response_lengths": response_length,

@@ -1,6 +1,12 @@
-"""Lays sequences into rows of a fixed shape, and fills the device arrays."""
+"""Lays sequences into rows of a fixed shape, and fills the device arrays.
 
-from collections.abc import Mapping, Sequence
+Neighbours in a row with the same prompt share its tokens: the prompt less its
+last token is a segment, and each response, the prompt's last token before it,
+is a segment that continues it. Eight responses of 10 tokens to a prompt of 55
+fill 142 tokens so, and 520 apart; log-probs are the same.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import difflib
 from typing import Any
@@ -8,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.data import fingerprints
 from jaxrl_llm.data import index as indices
 
 # Terms that training prepares per record, once per rollout batch.
@@ -24,37 +31,127 @@ PREPARED = (
 )
 
 
-def pack(lengths: Sequence[int], tokens_per_row: int) -> list[list[int]]:
-  """Packs sequences into rows, first fit decreasing.
+def pack(
+    lengths: np.ndarray,
+    response_lengths: np.ndarray,
+    prompts: np.ndarray,
+    tokens_per_row: int,
+) -> list[list[int]]:
+  """Packs sequences into rows, first fit decreasing, prompt by prompt.
 
   Args:
-    lengths: tokens of each sequence.
+    lengths: int [N], tokens of each sequence, prompt included.
+    response_lengths: int [N], tokens of its response.
+    prompts: int [N], equal where the prompts' tokens are.
     tokens_per_row: capacity of a row.
 
   Returns:
-    Indices of `lengths` by row. The same lengths give the same rows.
+    Sequence numbers by row, those of one prompt side by side. The same
+    arguments give the same rows.
 
   Raises:
     ValueError: a sequence that no row can hold.
   """
-  order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
+  lengths, response_lengths, prompts = (
+      np.asarray(x, np.int64) for x in (lengths, response_lengths, prompts)
+  )
+  _, prompt = np.unique(prompts, return_inverse=True)
+  # What a sequence adds to a row that holds its prompt: the prompt's last
+  # token, if it has one, and the response.
+  added = response_lengths + (lengths > response_lengths)
+  longest = np.zeros(len(lengths), np.int64)
+  np.maximum.at(longest, prompt, lengths)
+  order = np.lexsort((-lengths, prompt, -longest[prompt]))
   rows: list[list[int]] = []
   free = np.zeros(len(lengths), np.int64)
-  for index in order:
-    length = int(lengths[index])
-    if length > tokens_per_row:
+  holding: list[int] = []
+  for before, index in zip([None, *order], order):
+    if lengths[index] > tokens_per_row:
       raise ValueError(
-          f"sequence {index} has {length} tokens, a row holds"
+          f"sequence {index} has {lengths[index]} tokens, a row holds"
           f" {tokens_per_row}; raise train.tokens_per_row."
       )
-    fitting = np.flatnonzero(free[: len(rows)] >= length)
-    row = int(fitting[0]) if fitting.size else len(rows)
-    if row == len(rows):
-      rows.append([])
-      free[row] = tokens_per_row
+    if before is None or prompt[before] != prompt[index]:
+      holding = []
+    sharing = [row for row in holding if free[row] >= added[index]]
+    if sharing:
+      row = sharing[0]
+      free[row] -= added[index]
+    else:
+      fitting = np.flatnonzero(free[: len(rows)] >= lengths[index])
+      row = int(fitting[0]) if fitting.size else len(rows)
+      if row == len(rows):
+        rows.append([])
+        free[row] = tokens_per_row
+      holding.append(row)
+      free[row] -= lengths[index]
     rows[row].append(int(index))
-    free[row] -= length
   return rows
+
+
+def pack_rollouts(
+    rollouts: Sequence[types.Rollout], tokens_per_row: int
+) -> list[list[int]]:
+  """Packs records; see `pack`."""
+  responses = [rollout.response_tokens.size for rollout in rollouts]
+  lengths = [
+      rollout.prompt_tokens.size + size
+      for rollout, size in zip(rollouts, responses)
+  ]
+  prompts = [
+      fingerprints.of_tokens(rollout.prompt_tokens) for rollout in rollouts
+  ]
+  return pack(lengths, responses, prompts, tokens_per_row)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+  """A stretch of a row.
+
+  Attributes:
+    number: 1, 2, … within the row.
+    parent: segment that it continues; its own number where there is none.
+    start: index within the row.
+    tokens: int32.
+    position: of its first token in the sequence.
+    record: number of the record whose response it ends with; None for the
+      tokens of a prompt that others continue.
+  """
+
+  number: int
+  parent: int
+  start: int
+  tokens: np.ndarray
+  position: int
+  record: int | None = None
+
+  @property
+  def stop(self) -> int:
+    """Index after its last token."""
+    return self.start + len(self.tokens)
+
+
+def segments(
+    rollouts: Sequence[types.Rollout], members: Sequence[int]
+) -> Iterator[Segment]:
+  """Yields the segments of a row that holds some of the records, in order."""
+  prompt = None
+  number = parent = start = 0
+  for record in members:
+    rollout = rollouts[record]
+    if prompt is None or not np.array_equal(prompt, rollout.prompt_tokens):
+      prompt = rollout.prompt_tokens
+      number += 1
+      head = Segment(number, number, start, prompt[:-1], 0)
+      yield head
+      parent, start = number, head.stop
+    number += 1
+    tokens = np.concatenate([prompt[-1:], rollout.response_tokens])
+    tail = Segment(
+        number, parent, start, tokens, max(0, prompt.size - 1), record
+    )
+    yield tail
+    start = tail.stop
 
 
 def assemble(
@@ -67,6 +164,7 @@ def assemble(
 ) -> types.Batch:
   """Fills the arrays of one mini-batch.
 
+  Neighbours in a row that have the same prompt share it (see the module).
   Rows are added, empty, up to a multiple of `rows_per_microbatch`, so that the
   number of micro-batches depends on the mini-batch alone. Per-token terms stand
   at the token's own index; sequence terms are spread over the sequence.
@@ -99,29 +197,36 @@ def assemble(
   groups = sorted({rollout.group_id for rollout in rollouts})
   group_numbers = {group: number for number, group in enumerate(groups)}
   for row, members in enumerate(rows):
-    start = 0
-    for segment, index in enumerate(members, start=1):
+    for segment in segments(rollouts, members):
+      start, stop, index = segment.start, segment.stop, segment.record
+      canvas.paint(row, start, stop, _common(segment))
+      if index is None:
+        continue
       rollout = rollouts[index]
-      entries = _sequence(rollout)
-      entries["segment_ids"] = np.int32(segment)
-      entries["sequence_ids"] = np.int32(index)
-      entries["group_ids"] = np.int32(group_numbers[rollout.group_id])
+      sequence = _sequence(rollout)
+      sequence["sequence_ids"] = np.int32(index)
+      sequence["group_ids"] = np.int32(group_numbers[rollout.group_id])
+      canvas.paint(row, start, stop, sequence)
       response = _response(rollout)
       response |= {name: values[index] for name, values in prepared.items()}
-      size = rollout.prompt_tokens.size
-      stop = start + size + rollout.response_tokens.size
-      canvas.paint(row, start, stop, entries)
-      canvas.paint(row, start + size, stop, response)
-      start = stop
+      start = stop - rollout.response_tokens.size
+      canvas.paint(row, start, stop, response)
   return canvas.batch()
 
 
-def _sequence(rollout: types.Rollout) -> dict[str, Any]:
-  """Returns what is said of every token of a sequence, prompt included."""
-  tokens = np.concatenate([rollout.prompt_tokens, rollout.response_tokens])
+def _common(segment: Segment) -> dict[str, Any]:
+  """Returns what is said of every token, those of shared prompts included."""
   return {
-      "tokens": tokens,
-      "positions": np.arange(tokens.size, dtype=np.int32),
+      "tokens": segment.tokens,
+      "segment_ids": segment.number,
+      "parent_ids": segment.parent,
+      "positions": segment.position + np.arange(len(segment.tokens)),
+  }
+
+
+def _sequence(rollout: types.Rollout) -> dict[str, Any]:
+  """Returns what is said of a response and the prompt token before it."""
+  return {
       "temperatures": np.float32(rollout.temperature),
       "record_ids": np.uint32(rollout.record_id & 0xFFFFFFFF),
       "rewards": np.float32(rollout.reward),
@@ -154,6 +259,7 @@ class _Canvas:
           (
               "tokens",
               "segment_ids",
+              "parent_ids",
               "positions",
               "sequence_ids",
               "group_ids",
@@ -198,7 +304,9 @@ class _Canvas:
   def batch(self) -> types.Batch:
     """Hands the arrays over."""
     arrays = self._arrays
-    own = ("tokens", "segment_ids", "positions", "temperatures")
+    own = (
+        "tokens", "segment_ids", "parent_ids", "positions", "temperatures"
+    )
     batch = {name: arrays[name] for name in own}
     names = {field.name for field in dataclasses.fields(types.Terms)}
     terms = {name: array for name, array in arrays.items() if name in names}

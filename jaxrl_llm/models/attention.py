@@ -27,16 +27,22 @@ def causal(
     keys: Array,
     values: Array,
     segment_ids: Array,
+    parent_ids: Array,
     dtype: jnp.dtype,
     plain: bool = False,
 ) -> Array:
-  """Attends to itself and the earlier tokens of the same segment.
+  """Attends to the earlier tokens of the own segment and of its parent.
+
+  Responses to one prompt share its keys and values so: each is a segment whose
+  parent is the prompt.
 
   Args:
     queries: float32 [B, T, N, H].
     keys: float32 [B, T, K, H]; head n reads key head n // (N / K).
     values: as keys.
     segment_ids: int32 [B, T]; the tokens of a segment lie in order.
+    parent_ids: int32 [B, T], the segment that a token's own one continues,
+      which lies before it in the row; the own one where there is none.
     dtype: compute dtype, that the inputs of products are rounded to.
     plain: use the twin that is differentiable forward (jax.jvp).
 
@@ -54,7 +60,7 @@ def causal(
       jnp.transpose(queries, (0, 2, 3, 1, 4)),
       jnp.swapaxes(keys, 1, 2),
       jnp.swapaxes(values, 1, 2),
-      segment_ids,
+      (segment_ids, parent_ids),
       dtype,
       block,
   )
@@ -71,22 +77,25 @@ def _merge(part):
   return jnp.reshape(part, (*part.shape[:2], -1, *part.shape[4:]))
 
 
-def _scores(queries, keys, segment_ids, start, block):
+def _scores(queries, keys, ids, start, block):
   """Returns masked, scaled scores [B, K, G · block, T] of one query block."""
   scores = matmul.einsum("bkqh,bksh->bkqs", queries, keys)
   scores *= queries.shape[-1] ** -0.5
   # Queries added to fill the last block read segment T - 1 and are dropped.
   tokens = keys.shape[2]
   index = start + jnp.arange(block)
-  query_segments = jnp.take(segment_ids, index, axis=1, mode="clip")
+  own, parent = (
+      jnp.take(x, index, axis=1, mode="clip")[:, :, None] for x in ids
+  )
+  segments = ids[0][:, None, :]
   allowed = index[:, None] >= jnp.arange(tokens)[None, :]
-  allowed &= query_segments[:, :, None] == segment_ids[:, None, :]
+  allowed &= (own == segments) | (parent == segments)
   split = jnp.reshape(scores, (*scores.shape[:2], -1, block, tokens))
   split = jnp.where(allowed[:, None, None], split, _MASKED)
   return jnp.reshape(split, scores.shape)
 
 
-def _causal_forward(queries, keys, values, segment_ids, dtype, block):
+def _causal_forward(queries, keys, values, ids, dtype, block):
   """Returns outputs like queries and log-sums [B, K, G, T'], float32."""
   # Nothing here may become bits: they have no derivative.
   keys, values = (matmul.row_major(x.astype(dtype)) for x in (keys, values))
@@ -95,7 +104,7 @@ def _causal_forward(queries, keys, values, segment_ids, dtype, block):
   def attend(start):
     part = jax.lax.dynamic_slice_in_dim(queries, start, block, axis=3)
     part = _merge(part).astype(dtype)
-    scores = _scores(part, keys, segment_ids, start, block)
+    scores = _scores(part, keys, ids, start, block)
     # The maximum cancels from the softmax; so it needs no derivative.
     peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
     weights = jnp.exp(scores - peak)
@@ -125,21 +134,19 @@ def _over_blocks(attend, tokens, block):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _causal(queries, keys, values, segment_ids, dtype, block):
-  return _causal_forward(queries, keys, values, segment_ids, dtype, block)
+def _causal(queries, keys, values, ids, dtype, block):
+  return _causal_forward(queries, keys, values, ids, dtype, block)
 
 
-def _causal_fwd(queries, keys, values, segment_ids, dtype, block):
-  results = _causal_forward(
-      queries, keys, values, segment_ids, dtype, block
-  )
+def _causal_fwd(queries, keys, values, ids, dtype, block):
+  results = _causal_forward(queries, keys, values, ids, dtype, block)
   bits = [matmul.to_bits(x.astype(dtype)) for x in (queries, keys, values)]
-  return results, (bits, segment_ids, results)
+  return results, (bits, ids, results)
 
 
 def _causal_bwd(dtype, block, residuals, cotangents):
   """Recomputes the scores block by block (arXiv 2205.14135, algorithm 4)."""
-  (queries, *keys_values), segment_ids, results = residuals
+  (queries, *keys_values), ids, results = residuals
   keys, values = (
       matmul.row_major(matmul.from_bits(x)) for x in keys_values
   )
@@ -151,7 +158,7 @@ def _causal_bwd(dtype, block, residuals, cotangents):
         for x in (queries, cotangents[0], *results)
     )
     query = matmul.from_bits(query)
-    scores = _scores(query, keys, segment_ids, start, block)
+    scores = _scores(query, keys, ids, start, block)
     weights = jnp.exp(scores - log_sums[..., None])
     inner = jnp.sum(given * outputs, axis=-1, keepdims=True)
     given = given.astype(dtype)

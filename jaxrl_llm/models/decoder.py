@@ -30,11 +30,13 @@ class Context:
   Attributes:
     tables: rotary cosines and sines, each float32 [..., H / 2].
     segment_ids: int32 [B, T] of packed rows; None while decoding.
+    parent_ids: likewise, the segment that each continues.
     positions: int32 [S] of the new tokens while decoding.
   """
 
   tables: tuple[Array, Array]
   segment_ids: Array | None = None
+  parent_ids: Array | None = None
   positions: Array | None = None
 
 
@@ -123,7 +125,13 @@ class Block(nn.Module):
       )
     if cache is None:
       attended = attention.causal(
-          query, key, value, context.segment_ids, self.dtype, self.plain
+          query,
+          key,
+          value,
+          context.segment_ids,
+          context.parent_ids,
+          self.dtype,
+          self.plain,
       )
     else:
       attended = attention.cached(

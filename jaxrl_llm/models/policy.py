@@ -70,7 +70,7 @@ class Policy:
 
   def _boxed(self, key):
     tokens = jnp.zeros((1, 2), jnp.int32)
-    context = self._context(tokens, tokens)
+    context = self._packed(tokens, tokens, tokens)
     network = decoder.Decoder(self.config, jnp.dtype(jnp.float32))
     return network.init(key, tokens, None, context)["params"]
 
@@ -93,12 +93,13 @@ class Policy:
   def _dtype(self):
     return jnp.dtype(self.compute_dtype)
 
-  def _context(self, positions, segment_ids=None, decoding=False):
-    tables = layers.rotary_tables(
+  def _tables(self, positions):
+    return layers.rotary_tables(
         self.config, positions, matmul.sum_dtype(self._dtype)
     )
-    decoded = positions if decoding else None
-    return decoder.Context(tables, segment_ids, decoded)
+
+  def _packed(self, positions, segment_ids, parent_ids):
+    return decoder.Context(self._tables(positions), segment_ids, parent_ids)
 
   def compute_copy(self, params: PyTree) -> PyTree:
     """Rounds the weights of products to the compute dtype, once.
@@ -149,6 +150,7 @@ class Policy:
       params: PyTree,
       tokens: Array,
       segment_ids: Array,
+      parent_ids: Array,
       positions: Array,
       temperatures: Array,
       mask: Array | None = None,
@@ -160,14 +162,17 @@ class Policy:
   ) -> TokenLogprobs:
     """Scores packed rows: log π_τ(tokens[t] | earlier tokens of its segment).
 
-    Entry t of every output speaks of tokens[t]; the first token of a segment
-    and padding give 0. Values do not depend on other segments of the row, nor
-    on the amount, side or content of padding.
+    The tokens of a segment's parent are read before its own. Entry t of every
+    output speaks of tokens[t]; the first token of a segment and padding give
+    0. Values do not depend on other segments of the row, nor on the amount,
+    side or content of padding.
 
     Args:
       params: masters, or a compute_copy if no gradient is taken.
       tokens: int32 [B, T].
       segment_ids: int32 [B, T], 0 on padding.
+      parent_ids: int32 [B, T], the segment that each continues, which lies
+        before it in the row; the own one where there is none.
       positions: int32 [B, T], index within the sequence.
       temperatures: float32 [B, T], τ of the distribution of tokens[t].
       mask: bool [B, T], tokens to score; elsewhere the outputs are 0 and no
@@ -184,7 +189,8 @@ class Policy:
     filled = segment_ids > 0
     rounded = jax.lax.stop_gradient(self.compute_copy(params))
     hidden, _ = self._hidden(
-        params, rounded, tokens, None, self._context(positions, segment_ids),
+        params, rounded, tokens, None,
+        self._packed(positions, segment_ids, parent_ids),
         remat=self.remat == "layers" and not plain, plain=plain,
     )
     scored = filled[:, 1:] & (segment_ids[:, 1:] == segment_ids[:, :-1])
@@ -225,12 +231,12 @@ class Policy:
       logits after each prompt's last token, float32 [B, V].
     """
     index = jnp.arange(tokens.shape[1])
-    filled = index[None, :] < lengths[:, None]
+    segment_ids = (index[None, :] < lengths[:, None]).astype(jnp.int32)
     positions = jnp.broadcast_to(index, tokens.shape)
     rounded = self.compute_copy(params)
     hidden, (keys, values) = self._hidden(
         params, rounded, tokens, None,
-        self._context(positions, filled.astype(jnp.int32)), emit=True,
+        self._packed(positions, segment_ids, segment_ids), emit=True,
     )
     last = jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)
     return cache_lib.of_rows(keys, values), self._logits(rounded, last[:, 0])
@@ -258,7 +264,7 @@ class Policy:
     rounded = self.compute_copy(params)
     hidden, (keys, values) = self._hidden(
         params, rounded, tokens, (cache.keys, cache.values),
-        self._context(positions, decoding=True),
+        decoder.Context(self._tables(positions), positions=positions),
     )
     cache = cache_lib.append(cache, positions, keys, values)
     return cache, self._logits(rounded, hidden)

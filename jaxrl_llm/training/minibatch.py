@@ -23,7 +23,8 @@ class Minibatch:
 
   Attributes:
     pieces: batch and per-token weights of each micro-batch, numpy.
-    tokens: tokens that fill the rows, prompts included.
+    tokens: tokens that fill the rows, prompts included; a shared prompt
+      counts once.
     known: numbers for the metrics.
   """
 
@@ -45,11 +46,7 @@ def build(
     terms: prepared terms by name, an entry per record.
   """
   shape = trainer.shape
-  lengths = [
-      rollout.prompt_tokens.size + rollout.response_tokens.size
-      for rollout in rollouts
-  ]
-  rows = packing.pack(lengths, shape.tokens)
+  rows = packing.pack_rollouts(rollouts, shape.tokens)
   count = -(-len(rows) // shape.rows)
   padded = shape.rows * 2 ** (count - 1).bit_length()
   batch = packing.assemble(
@@ -59,7 +56,7 @@ def build(
       rows_per_microbatch=shape.rows,
       prepared=terms,
   )
-  tokens = sum(lengths)
+  tokens = int(np.count_nonzero(batch.segment_ids))
   known = {
       "reward": float(np.mean([rollout.reward for rollout in rollouts])),
       "response_length": float(

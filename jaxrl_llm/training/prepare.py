@@ -196,8 +196,8 @@ def _score(trainer, params, work, batch, topk) -> dict[str, list[np.ndarray]]:
   return scoring.over_records(
       score,
       work.records,
+      work.index,
       batch.positions,
-      work.index.lengths[batch.positions],
       trainer.shape,
       trainer.rows,
   )

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
 from jaxrl_llm.data import reading
 
@@ -44,8 +45,8 @@ def place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
 def over_records(
     score: Callable[[types.Batch], dict[str, jax.Array]],
     records: reading.Records,
+    index: indices.Index,
     positions: np.ndarray,
-    lengths: np.ndarray,
     shape: Shape,
     sharding: jax.sharding.Sharding,
 ) -> dict[str, list[np.ndarray]]:
@@ -54,8 +55,8 @@ def over_records(
   Args:
     score: placed batch -> arrays [B, T] or [B, T, K] by name.
     records: where the positions point to.
+    index: of the records.
     positions: int64 [N].
-    lengths: int32 [N], tokens of those records.
     shape: of a micro-batch.
     sharding: of its rows.
 
@@ -63,7 +64,12 @@ def over_records(
     By name, for each of the N records its response's [R] or [R, K], with 0
     outside the trained tokens.
   """
-  rows = packing.pack(lengths, shape.tokens)
+  rows = packing.pack(
+      index.lengths[positions],
+      index.response_lengths[positions],
+      index.prompt_fingerprints[positions],
+      shape.tokens,
+  )
   results: dict[str, list] = {}
   for start in range(0, len(rows), shape.rows):
     chosen = rows[start : start + shape.rows]
@@ -92,11 +98,11 @@ def responses(
   """Takes packed rows apart: the response's part of each rollout, in order."""
   found = [None] * len(rollouts)
   for row, members in enumerate(rows):
-    start = 0
-    for member in members:
-      first = start + rollouts[member].prompt_tokens.size
-      start = first + rollouts[member].response_tokens.size
-      found[member] = np.asarray(values[row, first:start])
+    for segment in packing.segments(rollouts, members):
+      if segment.record is not None:
+        size = rollouts[segment.record].response_tokens.size
+        part = slice(segment.stop - size, segment.stop)
+        found[segment.record] = np.asarray(values[row, part])
   return found
 
 

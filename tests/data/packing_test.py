@@ -1,6 +1,7 @@
 """Rows and device arrays: every token is where its record says."""
 
 import dataclasses
+import itertools
 
 import hypothesis as hp
 from hypothesis import strategies as st
@@ -11,32 +12,51 @@ from jaxrl_llm import types
 from jaxrl_llm.data import packing
 
 
-def _lengths(rollouts):
-  return [r.prompt_tokens.size + r.response_tokens.size for r in rollouts]
-
-
 def _assemble(rollouts, rows, **arguments):
   values = dict(tokens_per_row=24, rows_per_microbatch=2)
   return packing.assemble(rollouts, rows, **{**values, **arguments})
 
 
 @hp.settings(deadline=None, max_examples=50)
-@hp.given(lengths=st.lists(st.integers(1, 20), max_size=40))
-def test_packing_loses_nothing_and_fits(lengths):
-  rows = packing.pack(lengths, 20)
+@hp.given(
+    prompt_lengths=st.lists(st.integers(0, 8), min_size=1, max_size=9),
+    sequences=st.lists(
+        st.tuples(st.integers(0, 8), st.integers(1, 12)), max_size=40
+    ),
+)
+def test_packing_loses_nothing_and_fits(prompt_lengths, sequences):
+  prompts = [prompt % len(prompt_lengths) for prompt, _ in sequences]
+  responses = [response for _, response in sequences]
+  lengths = [prompt_lengths[p] + r for p, r in zip(prompts, responses)]
+  rows = packing.pack(lengths, responses, prompts, 20)
   assert sorted(sum(rows, [])) == list(range(len(lengths)))
-  sizes = [sum(lengths[index] for index in row) for row in rows]
-  assert all(0 < size <= 20 for size in sizes)
-  # First fit: what opened a row did not fit the row before it.
-  assert all(a + b > 20 for a, b in zip(sizes, sizes[1:]))
-  assert rows == packing.pack(np.array(lengths), 20)
+  for row in rows:
+    # Each prompt less its last token once, and that token per response.
+    runs = [p for p, _ in itertools.groupby(prompts[n] for n in row)]
+    assert len(runs) == len(set(runs))
+    heads = sum(max(0, prompt_lengths[prompt] - 1) for prompt in runs)
+    tails = sum(responses[n] + (prompt_lengths[prompts[n]] > 0) for n in row)
+    assert 0 < heads + tails <= 20
+  again = map(np.array, (lengths, responses, prompts))
+  assert rows == packing.pack(*again, 20)
 
 
 def test_first_fit_decreasing_by_hand():
   """Decreasing 7 6 4 4 3 2 into 10: [7 3], [6 4], [4 2]; ties by index."""
-  assert packing.pack([4, 7, 2, 4, 6, 3], 10) == [[1, 5], [4, 0], [3, 2]]
+  responses = [3, 6, 1, 3, 5, 2]
+  rows = packing.pack([4, 7, 2, 4, 6, 3], responses, range(6), 10)
+  assert rows == [[1, 5], [4, 0], [3, 2]]
   with pytest.raises(ValueError, match="sequence 1 has 11 tokens, a row hol"):
-    packing.pack([4, 11], 10)
+    packing.pack([4, 11], [2, 2], [0, 1], 10)
+
+
+def test_responses_to_one_prompt_share_it_by_hand():
+  """Prompts of 5 tokens: four responses of 2 fill 4 + 4·3 of 16, not 28.
+
+  The fifth goes to the next row, that is opened by its own prompt.
+  """
+  rows = packing.pack([7] * 6, [2] * 6, [3, 3, 9, 3, 3, 3], 16)
+  assert rows == [[0, 1, 3, 4], [5, 2]]
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(8, 8), (7, 8), (9, 16)])
@@ -65,40 +85,42 @@ def test_every_token_is_where_its_record_says(rollout):
   )
   batch = _assemble(rollouts, [[3], [0, 1]], rows_per_microbatch=3)
   terms = batch.terms
-  # Row 1: record 0 is 4 + 3 tokens, record 1 is 4 + 4, then 9 of padding.
+  # Row 1: 3 tokens of the prompt that the records share, its last and the 3 of
+  # record 0, its last and the 4 of record 1, then 12 of padding.
   first, second = rollouts[:2]
   tokens = np.concatenate([
       first.prompt_tokens,
       first.response_tokens,
-      second.prompt_tokens,
+      second.prompt_tokens[-1:],
       second.response_tokens,
-      np.zeros(9),
+      np.zeros(12),
   ])
   np.testing.assert_array_equal(batch.tokens[1], tokens)
-  sizes = [7, 8, 9]
+  sizes = [3, 4, 5, 12]
 
   def spread(*values):
     return np.repeat(values, sizes)
 
-  np.testing.assert_array_equal(batch.segment_ids[1], spread(1, 2, 0))
-  np.testing.assert_array_equal(terms.sequence_ids[1], spread(0, 1, -1))
-  np.testing.assert_array_equal(terms.group_ids[1], spread(1, 1, -1))
+  np.testing.assert_array_equal(batch.segment_ids[1], spread(1, 2, 3, 0))
+  np.testing.assert_array_equal(batch.parent_ids[1], spread(1, 1, 1, 0))
+  np.testing.assert_array_equal(terms.sequence_ids[1], spread(-1, 0, 1, -1))
+  np.testing.assert_array_equal(terms.group_ids[1], spread(-1, 1, 1, -1))
   assert set(terms.group_ids[0]) == {0, -1}
   low = [record.record_id & 0xFFFFFFFF for record in (first, second)]
-  np.testing.assert_array_equal(terms.record_ids[1], spread(*low, 0))
+  np.testing.assert_array_equal(terms.record_ids[1], spread(0, *low, 0))
   np.testing.assert_array_equal(
-      batch.positions[1], [*range(7), *range(8), *[0] * 9]
+      batch.positions[1], [*range(7), *range(3, 8), *[0] * 12]
   )
   np.testing.assert_array_equal(
-      batch.temperatures[1], spread(0.7, 0.5, 1).astype(np.float32)
+      batch.temperatures[1], spread(1, 0.7, 0.5, 1).astype(np.float32)
   )
-  np.testing.assert_array_equal(terms.rewards[1], spread(0, 1, 0))
+  np.testing.assert_array_equal(terms.rewards[1], spread(0, 0, 1, 0))
   # Tool tokens and tokens of earlier windows are context; no first token of a
   # segment is trained on.
-  mask = [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1] + [0] * 9
+  mask = [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1] + [0] * 12
   np.testing.assert_array_equal(terms.mask[1], np.array(mask, bool))
-  np.testing.assert_array_equal(terms.response_positions[1, 11:15], range(4))
-  np.testing.assert_array_equal(terms.versions[1, 11:15], [1, 2, 3, 4])
+  np.testing.assert_array_equal(terms.response_positions[1, 8:12], range(4))
+  np.testing.assert_array_equal(terms.versions[1, 8:12], [1, 2, 3, 4])
   assert terms.record_ids.dtype == np.uint32
   assert terms.mask.dtype == np.bool_
 
@@ -143,11 +165,11 @@ def test_prepared_terms_by_record(rollout):
       [rollout(0, topk=0), rollout(1, topk=0)], [[0, 1]], prepared=prepared
   )
   terms = batch.terms
-  advantages = [0] * 4 + [0.5] * 3 + [0] * 4 + [-0.5] * 4 + [0] * 9
+  advantages = [0] * 4 + [0.5] * 3 + [0] + [-0.5] * 4 + [0] * 12
   np.testing.assert_array_equal(terms.advantages[0], advantages)
-  proximal = terms.proximal_logprobs[0, 11:15]
+  proximal = terms.proximal_logprobs[0, 8:12]
   np.testing.assert_array_equal(proximal, -np.arange(4))
-  assert terms.topk_ids.shape == (2, 24, 5) and terms.topk_ids[0, 12, 0] == 4
+  assert terms.topk_ids.shape == (2, 24, 5) and terms.topk_ids[0, 9, 0] == 4
   assert terms.topk_ids.dtype == np.int32
   assert terms.weights[0].sum() == 7 and terms.logprobs is None
   assert terms.reference_logprobs is None
@@ -189,7 +211,7 @@ def test_layout_changes_no_tokens_terms(rollout):
           draw.random(r.response_tokens.size) for r in rollouts
       ],
   }
-  rows = packing.pack(_lengths(rollouts), 24)
+  rows = packing.pack_rollouts(rollouts, 24)
   assert len(rows) < 12
   packed = _by_token(_assemble(rollouts, rows, prepared=prepared))
   single = [[index] for index in range(12)]
@@ -200,6 +222,6 @@ def test_layout_changes_no_tokens_terms(rollout):
       name: [values[index] for index in order]
       for name, values in prepared.items()
   }
-  rows = packing.pack(_lengths(shuffled), 24)
+  rows = packing.pack_rollouts(shuffled, 24)
   assert packed == _by_token(_assemble(shuffled, rows, prepared=moved))
   assert len(packed) == sum(r.response_tokens.size for r in rollouts)

@@ -17,8 +17,10 @@ QUERIES, KEYS, VALUES, COTANGENT = (
     )
 )
 SEGMENTS = jnp.array(
-    [[1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0], [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]]
+    [[1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0], [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 3]]
 )
+# In the second row, two responses continue one prompt.
+PARENTS = SEGMENTS.at[1, 5:].set(1)
 
 
 def _full(queries, keys, values):
@@ -26,13 +28,17 @@ def _full(queries, keys, values):
   keys, values = (jnp.repeat(x, N // K, axis=2) for x in (keys, values))
   scores = jnp.einsum("btnh,bsnh->bnts", queries, keys) / np.sqrt(H)
   allowed = np.tril(np.ones((T, T), bool))
-  allowed = allowed & (SEGMENTS[:, :, None] == SEGMENTS[:, None, :])
+  own, parent = (x[:, :, None] for x in (SEGMENTS, PARENTS))
+  keys_of = SEGMENTS[:, None, :]
+  allowed = allowed & ((own == keys_of) | (parent == keys_of))
   scores = jnp.where(allowed[:, None], scores, -jnp.inf)
   return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), values)
 
 
 def _causal(queries, keys, values, dtype=jnp.float32, plain=False):
-  return attention.causal(queries, keys, values, SEGMENTS, dtype, plain)
+  return attention.causal(
+      queries, keys, values, SEGMENTS, PARENTS, dtype, plain
+  )
 
 
 def _pull(function):
@@ -55,7 +61,8 @@ def test_value_and_gradient_equal_the_full_softmax(block):
      (4, jnp.bfloat16, 0.02)],
 )
 def test_plain_twin_is_differentiable_forward(block, dtype, bound):
-  tangents = (KEYS[..., :1, :] * jnp.ones((N, 1)), VALUES, KEYS)
+  # Along the gradients, so that no inner product is a small difference.
+  _, *tangents = jax.jit(lambda: _pull(_full))()
   with mock.patch.object(attention, "QUERY_BLOCK", block):
     value, push = jax.linearize(
         jax.jit(lambda *x: _causal(*x, dtype, plain=True)),
@@ -86,7 +93,7 @@ def test_bfloat16_stays_near_float32():
 def test_large_scores_neither_overflow_nor_vanish():
   """Scores near ±1e4: the largest is subtracted before exp."""
   found = attention.causal(
-      1e3 * QUERIES, 1e2 * KEYS, VALUES, SEGMENTS, jnp.float32
+      1e3 * QUERIES, 1e2 * KEYS, VALUES, SEGMENTS, PARENTS, jnp.float32
   )
   assert np.all(np.isfinite(found))
   np.testing.assert_allclose(
@@ -112,5 +119,8 @@ def test_cached_equals_the_last_row_of_causal():
       jnp.swapaxes(jnp.where(beyond, 1e4, values), 1, 2),
       positions,
   )
-  expected = _causal(QUERIES, KEYS, VALUES)[rows, last]
+  alone = jnp.sign(SEGMENTS)
+  expected = attention.causal(
+      QUERIES, KEYS, VALUES, alone, alone, jnp.float32
+  )[rows, last]
   np.testing.assert_allclose(found, expected, atol=2e-6)

@@ -51,7 +51,8 @@ def _rows(rows):
       positions[row, span] = np.arange(LENGTHS[sequence])
       temperatures[row, span] = TAUS[sequence]
       places[sequence] = (row, span)
-  return (tokens, segment_ids, positions, temperatures), places
+  batch = (tokens, segment_ids, segment_ids, positions, temperatures)
+  return batch, places
 
 
 UNPACKED = [[(0, 0)], [(1, 0)], [(2, 0)]]
@@ -246,7 +247,7 @@ def test_sampler_and_trainer_agree(dtype, config, bound):
   params = policy.compute_copy(_params(config))
   batch, _ = _rows(UNPACKED)
   expected = jax.jit(functools.partial(_score, policy))(
-      _params(config), (*batch[:3], np.ones((B, T)))
+      _params(config), (*batch[:4], np.ones((B, T)))
   ).logprobs
   prompts = np.minimum(batch[0][:, :5], 60)
   prefilled, first = jax.jit(policy.prefill)(

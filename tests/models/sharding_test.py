@@ -48,7 +48,7 @@ def _gradient(params, tokens):
   def loss(params):
     return jnp.mean(
         POLICY.token_logprobs(
-            params, tokens, segment_ids, positions, ones
+            params, tokens, segment_ids, segment_ids, positions, ones
         ).logprobs
     )
 

@@ -120,7 +120,6 @@ def spoil(batch):
 def layouts(policy):
   """Yields (name, trainer, batch, micro-batches) of the same mini-batch."""
   rollouts, terms = make_batch()
-  lengths = [r.prompt_tokens.size + r.response_tokens.size for r in rollouts]
   alone = [[n] for n in range(N)]
   one = make_trainer(policy, N, 32)
   yield "1×B", one, *assemble(one, rollouts, terms, alone)
@@ -129,14 +128,16 @@ def layouts(policy):
   yield "B×1", many, batch, count
   yield "padded left", many, to_the_right(batch), count
   yield "garbage", many, spoil(batch), count
-  packed = packing.pack(lengths, 32)
+  packed = packing.pack_rollouts(rollouts, 32)
   assert len(packed) < N / 2 + 1
-  yield "packed", many, *assemble(many, rollouts, terms, packed)
+  batch, count = assemble(many, rollouts, terms, packed)
+  assert np.any(batch.parent_ids != batch.segment_ids)
+  yield "packed", many, batch, count
   order = np.random.default_rng(3).permutation(N)
   shuffled = {name: [x[n] for n in order] for name, x in terms.items()}
-  rows = packing.pack([lengths[n] for n in order], 32)[::-1]
-  shuffled = assemble(many, [rollouts[n] for n in order], shuffled, rows)
-  yield "shuffled", many, *shuffled
+  moved = [rollouts[n] for n in order]
+  rows = packing.pack_rollouts(moved, 32)[::-1]
+  yield "shuffled", many, *assemble(many, moved, shuffled, rows)
   batch, count = assemble(one, rollouts, terms, packed)
   yield "packed, one micro-batch, garbage", one, spoil(batch), count
 

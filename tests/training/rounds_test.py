@@ -130,15 +130,18 @@ def test_a_reference_is_needed_where_the_objective_has_one():
 
 
 def test_rows_come_back_to_their_records():
-  """Packed rows are taken apart: every response token to its own place."""
+  """Packed rows are taken apart: every response token to its own place.
+
+  Records 0 and 2 answer the same prompt, that stands once before both.
+  """
   rows = [[2, 0], [1]]
   values = np.zeros((3, 40), np.float32)
   want = {}
   for row, members in enumerate(rows):
-    start = 0
+    start = ROLLOUTS[members[0]].prompt_tokens.size - 1
     for member in members:
       rollout = ROLLOUTS[member]
-      start += rollout.prompt_tokens.size
+      start += 1
       size = rollout.response_tokens.size
       want[member] = np.arange(size) + 100 * member
       values[row, start : start + size] = want[member]

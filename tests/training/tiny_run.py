@@ -83,9 +83,9 @@ def make_rollouts(
             group_id=fingerprints.of_group(LINEAGE, round, prompt),
             sample_index=sample,
             round=round,
-            prompt_tokens=draw.integers(
-                0, VOCABULARY, 2 + prompt % 3
-            ).astype(np.int32),
+            prompt_tokens=np.random.default_rng((seed, prompt)).integers(
+                0, VOCABULARY, 2 + prompt % 3, np.int32
+            ),
             response_tokens=draw.integers(0, VOCABULARY, length).astype(
                 np.int32
             ),
@@ -116,6 +116,7 @@ def _score(weights, batch):
       weights,
       batch.tokens,
       batch.segment_ids,
+      batch.parent_ids,
       batch.positions,
       batch.temperatures,
   ).logprobs
