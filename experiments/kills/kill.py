@@ -28,11 +28,13 @@ from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import checkpoints
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SEED = 3
 COMMON = (
     f"--config={ROOT / 'configs/tiny.py'}",
     "--config.generation.prompts_per_round=64",
     "--config.train.checkpoint_every=2",
     "--config.train.keep_uniform_groups=True",
+    f"--config.seed={SEED}",
 )
 
 
@@ -65,13 +67,21 @@ def shards_digest(workdir: pathlib.Path) -> str:
 
 
 def parameters_digest(workdir: pathlib.Path) -> str:
-  """Hashes the bits of the parameters of the latest checkpoint."""
+  """Hashes the bits of the parameters of the latest checkpoint.
+
+  Raises:
+    RuntimeError: they are those that the run began with.
+  """
   policy = policy_lib.Policy(policy_lib.preset("tiny"))
   path = checkpoints.latest(workdir / "checkpoints")
   params = checkpoints.restore_params(path, policy.shapes)
   digest = hashlib.sha256(path.name.encode())
   for leaf in jax.tree.leaves(params):
     digest.update(np.asarray(leaf).tobytes())
+  first = policy.init(jax.random.key(SEED))
+  moved = jax.tree.map(lambda a, b: np.any(a != b), params, first)
+  if not all(jax.tree.leaves(moved)):
+    raise RuntimeError(f"{path}: some parameters are as at the start.")
   return digest.hexdigest()
 
 
