@@ -181,7 +181,7 @@ def _stale(
 def _refuse_hidden_staleness(
     spec: objective.Spec, stale_mask: np.ndarray, batches: int
 ) -> None:
-  """Refuses a proximal anchor that would hide staleness (DESIGN §3)."""
+  """Refuses a proximal anchor that would hide staleness."""
   if objective.requirements(spec).correction_named:
     return
   if stale_mask.any():

@@ -25,7 +25,7 @@ def test_parts_are_told_apart():
 
 
 def test_records_of_a_round_have_their_own_names():
-  """G11: lineage, round, prompt and sample each make another record."""
+  """Lineage, round, prompt and sample each make another record."""
   base = ("lineage", 0, 5, 1)
   others = [("other", 0, 5, 1), ("lineage", 1, 5, 1), ("lineage", 0, 6, 1)]
   others += [("lineage", 0, 5, 2)]

@@ -61,7 +61,7 @@ def test_responses_to_one_prompt_share_it_by_hand():
 
 @pytest.mark.parametrize(("rows", "expected"), [(8, 8), (7, 8), (9, 16)])
 def test_rows_fill_whole_microbatches(rollout, rows, expected):
-  """C9: 8 rows need no filling at 8 a micro-batch; 7 need one."""
+  """8 rows need no filling at 8 a micro-batch; 7 need one."""
   rollouts = [rollout(number) for number in range(rows)]
   batch = _assemble(
       rollouts, [[index] for index in range(rows)], rows_per_microbatch=8
@@ -73,7 +73,7 @@ def test_rows_fill_whole_microbatches(rollout, rows, expected):
 
 
 def test_every_token_is_where_its_record_says(rollout):
-  """A7, A17: per-token and per-row fields of packed rows, by hand."""
+  """Per-token and per-row fields of packed rows, by hand."""
   rollouts = [rollout(number, group_id=9 - number // 2) for number in range(4)]
   rollouts[1] = dataclasses.replace(
       rollouts[1],
@@ -126,7 +126,7 @@ def test_every_token_is_where_its_record_says(rollout):
 
 
 def test_behavior_is_the_full_vocabulary_distribution(rollout):
-  """A1: recorded log-prob plus log of the kept mass, top K alike."""
+  """Recorded log-prob plus log of the kept mass, top K alike."""
   record = rollout(2)
   terms = _assemble([record], [[0]]).terms
   size = record.response_tokens.size
@@ -147,7 +147,7 @@ def test_behavior_is_the_full_vocabulary_distribution(rollout):
 
 
 def test_end_and_padding_tokens_are_told_apart_by_the_mask(rollout):
-  """F1, F5: padding is id 0 here as the last token is; only masks decide."""
+  """Padding is id 0 here as the last token is; only masks decide."""
   tokens = np.array([5, 0, 0], np.int32)
   terms = _assemble([rollout(0, response_tokens=tokens)], [[0]]).terms
   assert terms.mask[0].sum() == 3 and terms.mask[0, 4:7].all()
@@ -202,7 +202,7 @@ def _by_token(batch: types.Batch):
 
 
 def test_layout_changes_no_tokens_terms(rollout):
-  """A17, D7: packed, one a row, shuffled: each token keeps its own terms."""
+  """Packed, one a row, shuffled: each token keeps its own terms."""
   rollouts = [rollout(number, reward=number / 8) for number in range(12)]
   draw = np.random.default_rng(0)
   prepared = {

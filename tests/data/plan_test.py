@@ -24,7 +24,7 @@ def _select(index, tokens_per_row=64, **arguments):
 
 
 def test_index_reads_what_the_plan_needs(write_folder, rollout):
-  """B13: staleness counts from the oldest trained token; H7: tokens."""
+  """Staleness counts from the oldest trained token."""
   versions = np.array([5, 2, 4, 9], np.int32)
   masked = np.array([True, True, False, True])
   index = _index(
@@ -44,7 +44,7 @@ def test_index_reads_what_the_plan_needs(write_folder, rollout):
 
 
 def test_every_reason_is_counted_once(write_folder, rollout):
-  """H11: dropped counts by reason; the first reason that applies counts."""
+  """Dropped counts by reason; the first reason that applies counts."""
   none = np.zeros(7, np.bool_)
   index = _index(
       write_folder,
@@ -76,7 +76,7 @@ def test_every_reason_is_counted_once(write_folder, rollout):
       "uniform": 2,
   }
   assert selection.positions.tolist() == [0, 1, 8]
-  # A long record still is a member of its group's statistics (D7); groups
+  # A long record still is a member of its group's statistics; groups
   # without a record to train on are gone.
   assert selection.members.tolist() == [0, 1, 7, 8]
   kept = _select(index, keep_uniform_groups=True)
@@ -109,7 +109,7 @@ def test_a_group_of_one_is_left_to_the_objective(write_folder, rollout):
 
 
 def test_groups_are_told_apart_by_id(write_folder, rollout):
-  """D13: two groups with the same prompt stay two; folders share groups."""
+  """Two groups with the same prompt stay two; folders share groups."""
   one = [rollout(0), rollout(1)]
   other = [rollout(2), rollout(3)]
   again = [
@@ -144,7 +144,7 @@ def _groups(index, positions):
 
 
 def test_an_epoch_is_the_exact_multiset_in_whole_groups(large):
-  """G13: nothing skipped, nothing twice; 13 groups as 5, 5 and 3."""
+  """Nothing skipped, nothing twice; 13 groups as 5, 5 and 3."""
   (batch,) = plan.rollout_batches(large, _select(large), seed=3)
   cut = plan.minibatches(
       large, batch, seed=3, epoch=0, groups_per_minibatch=5
@@ -156,7 +156,7 @@ def test_an_epoch_is_the_exact_multiset_in_whole_groups(large):
 
 
 def test_order_comes_from_seed_batch_and_epoch(large):
-  """G1: the same inputs give the same order, other ones another."""
+  """The same inputs give the same order, other ones another."""
 
   def order(seed=0, number=0, epoch=0):
     (batch,) = plan.rollout_batches(

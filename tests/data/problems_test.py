@@ -34,7 +34,7 @@ def _read(path, question_field="question", answer_field="", count=0):
     ],
 )
 def test_gsm8k_and_math_shapes(tmp_path, record, answer):
-  """I7: an answer of 0 is an answer."""
+  """An answer of 0 is an answer."""
   (found,) = _read(_file(tmp_path, json.dumps(record)))
   assert (found.question, found.answer) == ("q", answer)
 
@@ -94,7 +94,7 @@ def test_reasoning_gym_seeds_item_i_with_seed_plus_i():
     ],
 )
 def test_reasoning_gym_misfits(task, arguments, message):
-  """I1: an unknown name comes with the nearest known one."""
+  """An unknown name comes with the nearest known one."""
   with pytest.raises(ValueError, match=message):
     list(problems.from_reasoning_gym(task, arguments, 0, 1))
 

@@ -111,7 +111,7 @@ def test_settings_name_the_key(changes, message):
 
 
 def test_rendering_keeps_the_problem_and_poses_it_once(settings):
-  """A11: the ids are those of the template, with one BOS, stored as int32."""
+  """The ids are those of the template, with one BOS, stored as int32."""
   chosen = settings([("What is {x}?", "1")], template="Q: {question}\nA:")
   train, _ = prompts.load(chosen, 0)
   tokenizer = tokenizer_lib.load("bytes")
@@ -125,7 +125,7 @@ def test_rendering_keeps_the_problem_and_poses_it_once(settings):
 
 
 def test_long_prompts_are_refused_or_dropped_never_cut(settings):
-  """A13: a cut would lose the template's last tokens."""
+  """A cut would lose the template's last tokens."""
   pairs = [("short", "1"), ("a very long question", "2")]
   tokenizer = tokenizer_lib.load("bytes")
   chosen = settings(pairs, max_tokens=7)

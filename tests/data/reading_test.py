@@ -29,7 +29,7 @@ def test_positions_count_through_the_folders(records, rollout):
 
 @pytest.mark.parametrize("first", [0, 1, 3, 4])
 def test_reading_resumes_at_a_minibatch(records, first):
-  """G3, G15: the first mini-batch after a resume is the next one."""
+  """The first mini-batch after a resume is the next one."""
   cut = [np.array(part) for part in ([3, 11, 0], [5], [6, 1], [2, 4])]
   found = list(reading.read_ahead(records, cut, first))
   ids = [[rollout.record_id for rollout in part] for part in found]

@@ -39,7 +39,7 @@ def _digests(folder):
 
 
 def test_records_come_back_as_they_were(write_folder, rollout):
-  """G19: typed records; I7: a reward of 0 is a reward, NaN stays NaN."""
+  """Typed records; a reward of 0 is a reward, NaN stays NaN."""
   written = [rollout(number) for number in range(9)]
   written[4] = rollout(4, reward=float("nan"), role="baseline")
   written[5] = rollout(5, finish_reason="length", window_start=2)
@@ -192,7 +192,7 @@ def test_records_that_do_not_fit_are_refused(
 
 
 def test_tokens_outside_the_kept_set_may_have_no_mass(write_folder, rollout):
-  """A1: truncated sampling gives -inf to entries of the top K."""
+  """Truncated sampling gives -inf to entries of the top K."""
   logprobs = np.full((3, 2), -np.inf, np.float32)
   path = write_folder("kept", [rollout(0, topk_logprobs=logprobs)], 1)
   assert np.isneginf(shards.open_folder(path)[0].topk_logprobs).all()

@@ -128,7 +128,7 @@ def _smollm2():
 
 
 def test_smollm2_gives_the_ids_of_llama_cpp(smollm2):
-  """F13: texts, digits and whole conversations."""
+  """Texts, digits and whole conversations."""
   golden = json.loads((GOLDEN / "smollm2_tokenizer.json").read_text("utf-8"))
   for case in golden["texts"]:
     assert smollm2.encode(case["text"]) == case["ids"], case["text"]
@@ -143,14 +143,14 @@ def test_smollm2_gives_the_ids_of_llama_cpp(smollm2):
 
 
 def test_the_chat_end_token_is_a_stop_id(tmp_path):
-  """F3, test 21: eos is declared as <|endoftext|>, chats end in <|im_end|>."""
+  """Eos is declared as <|endoftext|>, chats end in <|im_end|>."""
   found = subject.load(_write_gguf(tmp_path / "small.gguf"))
   assert found.eos_id == 0
   assert found.stop_ids == (0, 2)
 
 
 def test_chat_template_adds_one_bos_and_keeps_its_last_tokens(tmp_path):
-  """A11, A13: nothing is added around the rendered text."""
+  """Nothing is added around the rendered text."""
   found = subject.load(_write_gguf(tmp_path / "small.gguf"))
   ids = found.apply_chat_template([USER])
   assert found.decode(ids) == (

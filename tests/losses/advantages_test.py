@@ -31,7 +31,7 @@ PARTS = {
 
 @pytest.mark.parametrize("key", PARTS)
 def test_groups_of_the_golden(key):
-  """All golden groups in one shuffled batch (D7: grouped by id)."""
+  """All golden groups in one shuffled batch (grouped by id)."""
   blocks = [DATA["group_advantages"][b] for b in "ABCD"]
   rewards = np.concatenate([b["rewards"] for b in blocks])
   wanted = np.concatenate([b[key] for b in blocks])
@@ -64,7 +64,7 @@ def test_group_of_one():
 
 
 def test_operator_precedence():
-  """D1: [1, 0, 0, 1] gives ±0.866, ddof 0 ±1."""
+  """[1, 0, 0, 1] gives ±0.866, ddof 0 ±1."""
   rewards, groups = np.array([1.0, 0, 0, 1]), np.zeros(4, int)
   found = _advantages({"name": "grpo"}, rewards, groups)
   np.testing.assert_allclose(np.abs(found), 0.866024, rtol=1e-5)
@@ -74,7 +74,7 @@ def test_operator_precedence():
 
 @pytest.mark.parametrize("level", [0.1, 0.35, 1000.1, -3e7])
 def test_equal_rewards_leave_no_residue(level):
-  """D3: equal float32 rewards give exactly 0 in every group baseline."""
+  """Equal float32 rewards give exactly 0 in every group baseline."""
   rewards = np.full(8, level, np.float32)
   for name in ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"):
     found = _advantages({"name": name}, rewards, np.zeros(8, int))
@@ -96,7 +96,7 @@ def test_the_odd_one_out_stays_of_order_one():
 
 
 def test_large_rewards_do_not_cancel():
-  """D5: 1000.1 and 1000.2 in float32 have a std of 0.05 (ddof 0)."""
+  """1000.1 and 1000.2 in float32 have a std of 0.05 (ddof 0)."""
   rewards = np.array([1000.1, 1000.2] * 2, np.float32)
   found = _advantages(
       {"name": "grpo", "std_ddof": 0, "std_epsilon": 0.0}, rewards,
@@ -107,7 +107,7 @@ def test_large_rewards_do_not_cancel():
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_a_failed_verifier_takes_no_part(name):
-  """H9: NaN gets 0 and moves no other advantage; infinities likewise."""
+  """NaN gets 0 and moves no other advantage; infinities likewise."""
   rewards = np.array([1.0, 0.0, 0.5, 2.0, 1.0])
   groups = np.array([0, 0, 0, 1, 1])
   lengths = np.array([2.0, 3, 1, 4, 2])

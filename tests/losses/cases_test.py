@@ -1,4 +1,4 @@
-"""Small inputs that other systems got wrong (CASES sections 0, B, C, H)."""
+"""Small inputs that other systems got wrong."""
 
 import dataclasses
 
@@ -36,7 +36,7 @@ def _loss(overrides, batch):
 
 
 def test_token_mean_is_that_of_the_mini_batch():
-  """0.1, C1: lengths 1 and 3, A = +1 and −1: 0.5, in one piece or two."""
+  """Lengths 1 and 3, A = +1 and −1: 0.5, in one piece or two."""
   mask = [[True, False, False], [True, True, True]]
   batch = _terms(mask, [[1.0], [-1.0]])
   spec = algorithms.build({"name": "ppo"})
@@ -62,7 +62,7 @@ def test_clip_with_a_negative_advantage(ratio, wanted):
 
 
 def test_cispo_weight_is_detached_and_absolute():
-  """0.9, B5: bound 5 is absolute, ratio 3 weighs 3, gradient 3 A."""
+  """Bound 5 is absolute, ratio 3 weighs 3, gradient 3 A."""
   batch = _terms([[True]], 0.5, np.log(3.0))
   _, gradient = _loss({"name": "cispo", "weight_max": 5.0}, batch)
   assert float(gradient[0, 0]) == pytest.approx(-3 * 0.5, rel=1e-6)
@@ -72,7 +72,7 @@ def test_cispo_weight_is_detached_and_absolute():
 
 
 def test_effective_sample_size_is_pooled():
-  """0.17, H1: weights 1 and 2 in two micro-batches: 0.9; 1 and 10: 0.599."""
+  """Weights 1 and 2 in two micro-batches: 0.9; 1 and 10: 0.599."""
   spec = algorithms.build({"name": "ppo"})
   for high, wanted in ((2.0, 0.9), (10.0, 0.599)):
     halves = []
@@ -85,7 +85,7 @@ def test_effective_sample_size_is_pooled():
 
 
 def test_sum_and_mean_of_log_ratios_are_two_ratios():
-  """B1, B21: 0.01 a token over 100 tokens: e¹ and 1.01, at any length."""
+  """0.01 a token over 100 tokens: e¹ and 1.01, at any length."""
   for length in (10, 100):
     batch = _terms([[True] * length], 1.0, 0.01)
     for ratio, wanted in (
@@ -98,7 +98,7 @@ def test_sum_and_mean_of_log_ratios_are_two_ratios():
 
 @pytest.mark.parametrize("ratio", ["sequence", "sequence_mean"])
 def test_sequence_gradients_by_finite_differences(ratio):
-  """B3: no stop-gradient trick; d loss is what the formula says."""
+  """No stop-gradient trick; d loss is what the formula says."""
   spec = algorithms.build(
       {"name": "rloo", "ratio": ratio, "trust_region": "none"}
   )
@@ -129,7 +129,7 @@ CORRECTIONS = {
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("host", HOSTS)
 def test_every_correction_reaches_every_loss(host, correction):
-  """B7: setting the option changes the gradient."""
+  """Setting an option changes the gradient."""
   with jax.enable_x64(True):
     batch = loss_batches.golden_terms(small=True, advantages="adv_seq")
     inputs = loss_batches.GOLDEN["inputs"]
@@ -146,7 +146,7 @@ def test_every_correction_reaches_every_loss(host, correction):
 
 
 def test_a_weight_has_one_value_per_token_of_its_row():
-  """B7: sequence weights [N] never broadcast along the wrong axis (B = T)."""
+  """Sequence weights [N] never broadcast along the wrong axis (B = T)."""
   spec = algorithms.build(
       {"name": "ppo", "correction": "tis", "correction_level": "sequence",
        "correction_cap": 100.0}
@@ -162,7 +162,7 @@ def test_a_weight_has_one_value_per_token_of_its_row():
 
 @pytest.mark.parametrize("mode", masked.AGGREGATIONS)
 def test_nothing_but_padding_gives_zero(mode):
-  """C3, C5: an empty mini-batch has loss and gradient 0, never NaN."""
+  """An empty mini-batch has loss and gradient 0, never NaN."""
   overrides = {"name": "ppo", "aggregation": mode}
   if mode == "seq-mean-token-sum-norm":
     overrides["horizon"] = 4.0
@@ -174,7 +174,7 @@ def test_nothing_but_padding_gives_zero(mode):
 
 @pytest.mark.parametrize("mode", masked.AGGREGATIONS)
 def test_a_fully_masked_row_changes_nothing(mode):
-  """C5, C15: it leaves every count."""
+  """An empty sequence leaves every count."""
   overrides = {"name": "ppo", "aggregation": mode}
   if mode == "seq-mean-token-sum-norm":
     overrides["horizon"] = 4.0
@@ -217,7 +217,7 @@ def test_shares_of_cut_tokens_by_side_and_sign():
 
 
 def test_equal_policies_are_at_distance_zero():
-  """B9: and the KL estimates of unequal ones have their sign and size."""
+  """And the KL estimates of unequal ones have their sign and size."""
   spec = algorithms.build({"name": "ppo"})
   still = loss_batches.full_output(spec, _terms([[True, True]], 1.0))
   found = types.finish_metrics(still.metrics)
@@ -243,7 +243,7 @@ def test_budget_use_is_reported():
 
 
 def test_noise_follows_the_record_not_the_batch():
-  """G11 and DESIGN §5: u depends on (key, record, position) alone."""
+  """The draw depends on (key, record, position) alone."""
   spec = algorithms.build({"name": "sis", "selection_topk": 4})
   rows = [[s] for s in loss_batches.sequences(1, count=3)]
   key = jax.random.key(5)

@@ -33,7 +33,7 @@ TRUTHS = {
 
 @pytest.mark.parametrize("name", TRUTHS)
 def test_expected_gradient_by_enumeration(name):
-  """E3: E_π[∇ estimator] is the gradient of the KL that the table names."""
+  """E_π[∇ estimator] is the gradient of the KL that the table names."""
   estimator = regularizers.ESTIMATORS[name]
   theta = -0.3
 
@@ -62,7 +62,7 @@ def test_values():
 
 @pytest.mark.parametrize("name", regularizers.ESTIMATORS)
 def test_one_step_lowers_the_kl(name):
-  """E1: with A = 0 a step of gradient descent moves towards the reference."""
+  """With A = 0 a step of gradient descent moves towards the reference."""
   spec = algorithms.build(
       {"name": "ppo", "kl_coefficient": 1.0, "kl_estimator": name}
   )
@@ -114,7 +114,7 @@ def test_each_term_has_its_own_denominator():
   assert metrics["loss/entropy"] == pytest.approx(-0.25 * 2.0 / 4)
   assert metrics["loss"] == pytest.approx(-1 + 0.0625 - 0.125)
   assert metrics["rejected"] == pytest.approx(0.25)
-  # C7: entropy over valid tokens only; E5: logged KL without coefficient.
+  # Entropy over valid tokens only; logged KL without coefficient.
   assert metrics["entropy"] == pytest.approx(0.5)
   assert metrics["kl/reference"] == pytest.approx(0.125)
   original = algorithms.build(

@@ -22,7 +22,7 @@ NAMES = (
 
 
 def test_every_name_is_registered():
-  """I9: and every registered name builds, unchanged, into a static spec."""
+  """Every registered name builds, unchanged, into a static spec."""
   assert set(NAMES) <= set(algorithms.REGISTRY)
   for name, algorithm in algorithms.REGISTRY.items():
     assert algorithms.build({"name": name}) == algorithm.spec
@@ -202,7 +202,7 @@ def test_decoupled_takes_a_rejection():
 
 
 def test_staleness_is_addressed_in_words():
-  """B11: a proximal anchor names a correction or none; unset is not none."""
+  """A proximal anchor names a correction or none; unset is not none."""
   named = lambda **k: objective.requirements(
       algorithms.build({"name": "ppo", **k})
   ).correction_named

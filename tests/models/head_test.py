@@ -112,7 +112,7 @@ def test_what_is_not_asked_for_may_be_anything():
 
 
 def test_temperature_divides_logits():
-  """Logits (1, 0) at τ = 0.6: log-probs −0.173 and −1.840 (CASES 3)."""
+  """Logits (1, 0) at τ = 0.6: log-probs −0.173 and −1.840."""
   result = head.token_logprobs(
       jnp.ones((1, 2, 1)), jnp.array([[1.0], [0.0]]),
       jnp.array([[1.0], [0.0]]), jnp.array([[0, 1]]), jnp.full((1, 2), 0.6),

@@ -1,8 +1,7 @@
 r"""Final answers: where they stand, how they compare.
 
-CASES §J and §M are rows of answer_battery.tsv, with many of the same kinds.
-J1 (alarms outside the main thread) and J17 (eval) are in rewards_test.py; J19
-(a missing group argument) cannot occur: a verifier takes text and problem.
+What other systems got wrong are rows of answer_battery.tsv.
+Alarms outside the main thread and code in answers are in rewards_test.py.
 """
 
 import pathlib

@@ -20,7 +20,7 @@ PLAIN = sampler.SamplingSettings(max_new_tokens=10)
 TRUNCATED = sampler.SamplingSettings(
     max_new_tokens=10, top_k=60, top_p=0.8, min_p=0.01, record_topk=3
 )
-# Case F3: more ids than the tokenizer's EOS (257) end a response.
+# More ids than the tokenizer's EOS (257) end a response.
 STOP_IDS = (257, *range(30, 60))
 LENGTHS = (1, 16, 8, 3, 9, 12, 2)
 
@@ -87,8 +87,7 @@ def trainer_scores(params, wanted, responses, temperature, **asked):
     ((PLAIN, 1.0), (PLAIN, 0.6), (TRUNCATED, 0.6)),
 )
 def test_trainer_and_sampler_agree(params, sampling, temperature):
-  # Cases A1, A5, A7 and test 3 of section 0: temperature and truncation are
-  # part of the recorded distribution.
+  # Temperature and truncation are part of the recorded distribution.
   wanted = requests(temperature=temperature)
   responses = answer(params, wanted, sampling)
   scores = trainer_scores(params, wanted, responses, temperature, topk=3)
@@ -105,7 +104,7 @@ def test_trainer_and_sampler_agree(params, sampling, temperature):
 
 
 def test_greedy_is_the_trainers_argmax_in_a_batch_and_alone(params):
-  # Case A9: generation from a batch equals generation alone.
+  # Generation from a batch equals generation alone.
   wanted = requests(samples=1, temperature=0.0)
   responses = answer(params, wanted)
   scores = trainer_scores(params, wanted, responses, 1.0, topk=1)
@@ -138,8 +137,8 @@ def test_a_response_depends_on_itself_alone(params):
 
 
 def test_responses_end_where_they_should(params):
-  # Cases F1, F3, F5, F9: a stop id ends a response and is its last token;
-  # at the limit nothing is appended, and a stop id drawn there is a stop.
+  # A stop id ends a response and is its last token; at the limit nothing is
+  # appended, and a stop id drawn there is a stop.
   responses = answer(params, requests(samples=40)).values()
   reasons = [response.finish_reason for response in responses]
   assert {"stop", "length"} == set(reasons)

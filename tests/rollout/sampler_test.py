@@ -94,7 +94,7 @@ def test_frequencies_are_those_of_the_truncated_softmax(truncation):
 
 @pytest.mark.parametrize("truncation", TRUNCATIONS)
 def test_logprobs_and_kept_mass_add_up_to_the_full_vocabulary(truncation):
-  # Case A1: without the mass the ratio would be `kept` at every token.
+  # Without the mass the ratio would be `kept` at every token.
   logits = random_logits(600)
   drawn = draw_many(logits, 0.6, truncation, positions=1, topk=5)
   kept, probabilities = kept_by_sorting(logits, 0.6, truncation)
@@ -143,7 +143,7 @@ def test_threshold_by_hand(truncation, kept):
 
 
 def test_kept_mass_of_top_k_in_a_random_vocabulary():
-  # Case A1: top-k 50 of 32k random tokens keeps a small share of the mass.
+  # Top-k 50 of 32k random tokens keeps a small share of the mass.
   logits = random_logits(32000, scale=2.0)
   truncation = Truncation(top_k=50)
   drawn = DRAW(
@@ -196,7 +196,7 @@ def test_a_row_depends_on_itself_alone():
 
 
 def test_every_coordinate_of_a_response_changes_its_key():
-  # Case G11: equal seeds elsewhere must not repeat a response.
+  # Equal seeds elsewhere must not repeat a response.
   high = 1 << 32
   keys = [
       keys_of([0]),

@@ -70,7 +70,7 @@ def test_everything_comes_back_to_the_bit(tmp_path):
 
 
 def test_latest_is_by_number_and_complete(tmp_path):
-  """CASES 23: step_9, step_10, step_100 -> 100; an incomplete one is not."""
+  """step_9, step_10, step_100 -> 100; an incomplete one is not."""
   assert checkpoints.latest(tmp_path) is None
   for updates in (9, 10, 100):
     save(tmp_path, updates, kept=3)
@@ -85,7 +85,7 @@ def test_latest_is_by_number_and_complete(tmp_path):
 
 
 def test_a_crash_during_save_leaves_the_old_one(tmp_path, monkeypatch):
-  """CASES G7: with one kept, the old one goes only after the new is safe."""
+  """With one kept, the old one goes only after the new is safe."""
   save(tmp_path, 1, kept=1)
   saved = checkpoints.ocp.Checkpointer.save
 

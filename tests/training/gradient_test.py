@@ -181,7 +181,7 @@ def test_float32():
 
 
 def test_an_empty_microbatch_adds_nothing():
-  """CASES C3, C5: all padding gives loss 0 and gradient 0, not NaN."""
+  """All padding gives loss 0 and gradient 0, not NaN."""
   rollouts, terms = make_batch()
   trainer = make_trainer(tiny_run.POLICY, 1, 32)
   params = tiny_run.params(1)

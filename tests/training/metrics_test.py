@@ -63,7 +63,7 @@ def test_tensorboard_gets_the_scalars(tmp_path):
 
 
 def test_sample_size_is_pooled_over_microbatches():
-  """CASES 17: 0.9, not the mean 1.0 of the parts; with tens 0.599."""
+  """0.9, not the mean 1.0 of the parts; with tens 0.599."""
   for other, want in ((2.0, 0.9), (10.0, 0.599)):
     parts = [
         {"w": types.Moments.of(np.full(4, value, np.float32), np.ones(4, bool))}

@@ -1,4 +1,4 @@
-"""A run that is killed anywhere ends with the same bits (CASES G1 to G15)."""
+"""A run that is killed anywhere ends with the same bits."""
 
 import dataclasses
 import os
@@ -95,7 +95,7 @@ def test_the_run_is_what_the_tests_need(whole):
   ]:
     for left, right in zip(jax.tree.leaves(before), jax.tree.leaves(after)):
       assert np.abs(np.asarray(left) - np.asarray(right)).max() > 1e-3
-  # CASES G9: the number of a checkpoint is the optimizer's own count.
+  # The number of a checkpoint is the optimizer's own count.
   counts = [int(state.opt_state[1][0].count) for state in restored]
   assert counts == [6, 8]
   assert restored[1].position == state_lib.Position(

@@ -1,4 +1,4 @@
-"""What a round refuses before it reads (CASES B11, B13, 13)."""
+"""What a round refuses before it reads."""
 
 import dataclasses
 
@@ -74,7 +74,7 @@ def test_hidden_staleness_is_refused(folder, changes, reason):
 
 
 def test_the_oldest_token_decides(tmp_path):
-  """CASES B13: tokens of versions 0 and 1 are stale to version 1."""
+  """Tokens of versions 0 and 1 are stale to version 1."""
   mixed = tiny_run.write(tmp_path / "mixed", set_versions(1))
   with pytest.raises(ValueError, match="^objective.correction: "):
     open_round(mixed, updates=1)

@@ -14,7 +14,7 @@ CONFIG = f"--config={pathlib.Path(__file__).parents[2] / 'configs/base.py'}"
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_every_registered_name_is_described(name, capsys):
-  """I9: a name that is registered can be built."""
+  """A name that is registered can be built."""
   assert door.main(["describe", CONFIG, f"--config.objective.name={name}"]) == 0
   shown = capsys.readouterr().out
   assert name in shown and "loss" in shown and "advantage" in shown
