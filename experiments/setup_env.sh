@@ -46,6 +46,10 @@ setup_env() {
   "$python" -m venv --clear .venv || return 1
   "$VENV_PYTHON" -m pip install -qq --no-deps -r "$lock" || return 1
   "$VENV_PYTHON" -m pip check >&2 || return 1
+  # So that scripts and notebooks find the checkout from any folder.
+  "$VENV_PYTHON" -c 'import site, sys
+with open(site.getsitepackages()[0] + "/jaxrl_llm.pth", "w") as file:
+  file.write(sys.argv[1] + "\n")' "$PWD" || return 1
   # The stamp comes last and by rename: without it the set-up is not done.
   echo "$wanted" > .venv/stamp.new
   mv .venv/stamp.new .venv/stamp

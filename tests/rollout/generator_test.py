@@ -186,7 +186,7 @@ def draws_of(*folders):
 
 
 def test_a_record_does_not_depend_on_its_shard(whole, tmp_path):
-  # Neither on the shards' size nor (case G11) on how many hosts there are.
+  # Neither on the shards' size nor on how many hosts there are.
   settings = dataclasses.replace(tiny_round.SETTINGS, records_per_shard=64)
   tiny_round.generate(tmp_path / "one_shard", settings=settings)
   hosts = [tmp_path / f"host_{host:03d}" for host in range(2)]
