@@ -20,5 +20,4 @@ def get_config() -> ml_collections.ConfigDict:
   config.prompts.max_tokens = 128
   config.sampling.max_new_tokens = 96
   config.generation.prompt_buckets = (96, 128)
-  config.train.tokens_per_row = 256
   return config
