@@ -269,6 +269,54 @@ def get_config() -> ml_collections.ConfigDict:
   # |ratio − 1| exceeds this; unset: never.
   config.objective.stop_deviation = placeholder(float)
 
+  config.curation = ml_collections.ConfigDict()
+  # Which episodes of a rollout batch count, and how much: none, codapo,
+  # cppo_completion, dppo_pruning, ippo or ps_ppo. Every other key is unset:
+  # the registry's value applies. Setting one that the method lacks is an
+  # error.
+  config.curation.name = "none"
+  # Ippo: loss behind the validation gradient: sft (NLL of validation records
+  # with a positive reward; the default), policy_gradient (their advantages),
+  # or batch (the rollout batch's own advantages).
+  config.curation.validation = placeholder(str)
+  # Ippo with sft or policy_gradient: shard folders of the validation records,
+  # comma-separated.
+  config.curation.validation_rollouts = placeholder(str)
+  # Ippo: weigh survivors by score over their mean score (True), else by 1.
+  config.curation.reweight = placeholder(bool)
+  # Ippo: divide the validation gradient by the root of Adam's second moments;
+  # before the first update there are none (False).
+  config.curation.precondition = placeholder(bool)
+  # Ippo: a rollout batch with a smaller share of survivors gets no update;
+  # unset: never.
+  config.curation.stop_share = placeholder(float)
+  # Cppo_completion: share of completions that is dropped, those with the
+  # smallest |A| (0.5).
+  config.curation.prune_share = placeholder(float)
+  # Dppo_pruning: probability of dropping a completion with |A| below the
+  # threshold (0.5).
+  config.curation.prune_probability = placeholder(float)
+  # |A| that cppo_completion keeps from instead of a share, or below which
+  # dppo_pruning drops (there unset: the mean |A|).
+  config.curation.prune_threshold = placeholder(float)
+  # Completions that are compared: those of a question, or of the rollout
+  # batch (question).
+  config.curation.prune_scope = placeholder(str)
+  # Ps_ppo: probability that a response stays whole; its inverse is the
+  # largest weight of a token (0.4).
+  config.curation.full_probability = placeholder(float)
+  # Ps_ppo: shortest prefix as a share of the response's tokens (0).
+  config.curation.min_prefix = placeholder(float)
+  # Codapo: added to a question's value; 0.1 keeps questions that all or none
+  # solve (0).
+  config.curation.weight_offset = placeholder(float)
+  # Codapo: policy whose log-probs give the confidence: proximal or behavior
+  # (proximal).
+  config.curation.confidence_from = placeholder(str)
+  # Codapo: mean over questions of their token means (question), or the
+  # objective's aggregation (objective); question.
+  config.curation.loss_average = placeholder(str)
+
   config.train = ml_collections.ConfigDict()
   # Shard folders that the `train` verb consumes, comma-separated.
   config.train.rollouts = ""

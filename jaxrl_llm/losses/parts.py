@@ -2,6 +2,7 @@
 
 A part is a small frozen dataclass. Its fields carry the names of the config
 keys under `objective.`, their unit and meaning, and the values they accept.
+The steps of curation are parts too, with keys under `curation.`.
 A number may be replaced by a traced scalar (`Terms.controls`), so parts never
 branch on the value of a number, only on whether it is None.
 """
@@ -60,26 +61,22 @@ def _scalar_type(hint: Any) -> type:
   return options[0] if options else hint
 
 
-def check(part: Any) -> None:
+def check(part: Any, section: str = "objective") -> None:
   """Raises ValueError where a field of the part holds what it may not."""
   for field in dataclasses.fields(part):
     value = getattr(part, field.name)
     if value is None:
       continue
-    _check_value(field.name, value, field.metadata)
+    _check_value(f"{section}.{field.name}", value, field.metadata)
 
 
 def _check_value(name: str, value: Any, rule: Any) -> None:
   """Raises ValueError where one value breaks its rule."""
   if rule["choices"] and value not in rule["choices"]:
     options = ", ".join(rule["choices"])
-    raise ValueError(
-        f"objective.{name}: expected one of {options}; found {value!r}."
-    )
+    raise ValueError(f"{name}: expected one of {options}; found {value!r}.")
   if isinstance(value, float) and not math.isfinite(value):
-    raise ValueError(
-        f"objective.{name}: expected a finite number, found {value}."
-    )
+    raise ValueError(f"{name}: expected a finite number, found {value}.")
   for sign, bound, broken in (
       (">", rule["above"], lambda b: value <= b),
       (">=", rule["at_least"], lambda b: value < b),
@@ -87,17 +84,19 @@ def _check_value(name: str, value: Any, rule: Any) -> None:
   ):
     if bound is not None and broken(bound):
       raise ValueError(
-          f"objective.{name}: expected {sign} {bound:g}, found {value}."
+          f"{name}: expected {sign} {bound:g}, found {value}."
       )
 
 
-def convert(name: str, value: Any, kind: type) -> Any:
+def convert(
+    name: str, value: Any, kind: type, section: str = "objective"
+) -> Any:
   """Returns a config value as the type of its key, or raises ValueError."""
   if kind is float and type(value) is int:
     return float(value)
   if type(value) is not kind:
     raise ValueError(
-        f"objective.{name}: expected {kind.__name__}, found {value!r} of type "
+        f"{section}.{name}: expected {kind.__name__}, found {value!r} of type "
         f"{type(value).__name__}."
     )
   return value

@@ -1,0 +1,1 @@
+"""Between reward and loss: which episodes count, and how much."""
