@@ -155,12 +155,16 @@ def describe(spec: Spec) -> str:
   return description.describe(spec)
 
 
-def denominators(spec: Spec, terms: types.Terms) -> dict[str, Array]:
+def denominators(
+    spec: Spec, terms: types.Terms, weigh_all: bool = False
+) -> dict[str, Array]:
   """Per-token weights of each loss term, over the whole mini-batch.
 
   Args:
     spec: the objective.
     terms: of the whole mini-batch; live fields are not read.
+    weigh_all: curation weights multiply every term, not the policy loss
+      alone: what is left of a mini-batch stands for all of it.
 
   Returns:
     Arrays [B, T] by term name: `policy`, and `kl`, `entropy` where the spec
@@ -188,6 +192,8 @@ def denominators(spec: Spec, terms: types.Terms) -> dict[str, Array]:
   result = {"policy": policy}
   for name in names:
     result[name] = spec.aggregation.weights(everything)
+    if weigh_all and terms.weights is not None:
+      result[name] *= masked.fill(terms.weights, terms.mask)
   return jax.lax.stop_gradient(result)
 
 

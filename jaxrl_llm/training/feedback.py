@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+from jaxrl_llm import types
 from jaxrl_llm.data import atomic
 from jaxrl_llm.training import rounds
 
@@ -19,6 +20,7 @@ def write(
     round_: rounds.Round,
     advantages: Mapping[int, float],
     number: int,
+    survivors: frozenset[int] | None = None,
 ) -> None:
   """Writes one object per group of the round, dropped groups included.
 
@@ -26,13 +28,15 @@ def write(
   (finite reward), correct (reward part `correct` above 0, or, where rewards
   have no such part, a positive reward), mean_reward over the scored (null
   without), trained (records that entered training), mean_abs_advantage over
-  those (0 without).
+  those (0 without); with a curation, survivors (of the trained, those that it
+  left).
 
   Args:
     path: of the file; there whole or not at all.
     round_: that was trained on.
     advantages: mean |A| over the response, by record id of trained records.
     number: of the round.
+    survivors: record ids that curation left; None without curation.
   """
   index = round_.index
   trained = set(round_.selection.positions.tolist())
@@ -44,6 +48,7 @@ def write(
       "round": number,
       "groups": [
           _group(round_, members, trained, advantages)
+          | _left(round_, members, survivors)
           for _, members in sorted(groups.items())
       ],
   }
@@ -61,7 +66,7 @@ def _group(
   index = round_.index
   rewards = index.rewards[members]
   scored = np.isfinite(rewards)
-  correct = sum(_is_correct(round_.records[member]) for member in members)
+  correct = sum(is_correct(round_.records[member]) for member in members)
   used = [member for member in members if member in trained]
   sizes = [advantages[int(index.record_ids[member])] for member in used]
   return {
@@ -76,7 +81,18 @@ def _group(
   }
 
 
-def _is_correct(rollout) -> bool:
+def _left(
+    round_: rounds.Round, members: list[int], survivors: frozenset[int] | None
+) -> dict[str, int]:
+  """Returns how many of a group curation left."""
+  if survivors is None:
+    return {}
+  ids = round_.index.record_ids[members].tolist()
+  return {"survivors": len(survivors.intersection(ids))}
+
+
+def is_correct(rollout: types.Rollout) -> bool:
+  """Whether the verifier found the answer right; False where it failed."""
   if not np.isfinite(rollout.reward):
     return False
   return rollout.reward_parts.get("correct", rollout.reward) > 0

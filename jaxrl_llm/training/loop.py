@@ -11,12 +11,14 @@ import jax
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.curation import methods
 from jaxrl_llm.data import plan
 from jaxrl_llm.data import reading
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import agreement
 from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import curate
 from jaxrl_llm.training import feedback
 from jaxrl_llm.training import journal as journal_lib
 from jaxrl_llm.training import metrics
@@ -27,6 +29,7 @@ from jaxrl_llm.training import rounds
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import step
+from jaxrl_llm.training import stored
 from jaxrl_llm.training import trainer as trainer_lib
 
 PyTree = types.PyTree
@@ -49,6 +52,8 @@ def train(
     config: Mapping[str, Any] | None = None,
     allocation: Mapping[str, Any] | None = None,
     controls: Mapping[str, float] | None = None,
+    curation: methods.Step | None = None,
+    validation: Sequence[types.Rollout] = (),
 ) -> TrainState:
   """Trains on one round's folders, from where the state stands, to its end.
 
@@ -71,6 +76,8 @@ def train(
     config: JSON object saved in checkpoints.
     allocation: JSON object saved in checkpoints.
     controls: numbers of the objective that may change without recompiling.
+    curation: step between reward and loss; None trains on every record.
+    validation: records behind the validation gradient of influence.
 
   Returns:
     The state at the beginning of the next round, also saved.
@@ -95,6 +102,8 @@ def train(
       seed=seed,
       controls=controls,
       reference_params=reference_params,
+      curation=curation,
+      validation=validation,
   )
   work = rounds.open_round(
       folders,
@@ -148,7 +157,7 @@ def _train_round(
       state = _train_batch(trainer, state, work, prepared, journal, save)
       state = _at(state, state.position.next_batch(state.updates))
     journal.flush()
-    _feed_back(work, workdir, state.position)
+    _feed_back(trainer, work, workdir, state.position)
     state = _at(state, state.position.next_round(state.updates))
     save(state)
   return state
@@ -158,7 +167,7 @@ def _train_batch(
     trainer: trainer_lib.Trainer,
     state: TrainState,
     work: rounds.Round,
-    prepared: prepare.Prepared,
+    prepared: stored.Prepared,
     journal: journal_lib.Journal,
     save: Callable[[TrainState], Any],
 ) -> TrainState:
@@ -180,6 +189,10 @@ def _train_batch(
       terms = prepared.of([rollout.record_id for rollout in rollouts])
       terms = {k: v for k, v in terms.items() if k in trainer.terms}
       minibatch = minibatch_lib.build(trainer, rollouts, terms)
+      if not minibatch.pieces:
+        journal.bar.advance(0, {})
+        state = _at(state, state.position.next_minibatch())
+        continue
       totals = minibatch_lib.accumulate(
           trainer, state.params, minibatch, number
       )
@@ -273,7 +286,7 @@ def _report(
     trainer: trainer_lib.Trainer,
     state: TrainState,
     work: rounds.Round,
-    prepared: prepare.Prepared,
+    prepared: stored.Prepared,
     journal: journal_lib.Journal,
 ) -> None:
   """Writes what is known of a rollout batch before its first update."""
@@ -291,21 +304,37 @@ def _report(
     values |= found.numbers()
     if state.position.begins_round:
       journal.bar.say(found.lines())
+  if trainer.curation is not None:
+    rollouts = [work.records[int(n)] for n in batch.positions]
+    values |= curate.numbers(trainer.curation, rollouts, terms)
   journal.write(state.steps + 1, "batch", values)
 
 
 def _feed_back(
-    work: rounds.Round, workdir: pathlib.Path, position: state_lib.Position
+    trainer: trainer_lib.Trainer,
+    work: rounds.Round,
+    workdir: pathlib.Path,
+    position: state_lib.Position,
 ) -> None:
   """Writes the round's feedback from what was prepared."""
   if jax.process_index() != 0:
     return
   advantages: dict[int, float] = {}
+  survivors: list[int] = []
   for number in range(len(work.batches)):
     path = prepare.path_of(workdir, dataclasses.replace(position, batch=number))
-    prepared = prepare.load(path)
-    values = prepared.of(prepared.record_ids)["advantages"]
-    for record_id, value in zip(prepared.record_ids.tolist(), values):
+    prepared = stored.load(path)
+    terms = prepared.of(prepared.record_ids)
+    ids = prepared.record_ids.tolist()
+    for record_id, value in zip(ids, terms["advantages"]):
       advantages[record_id] = float(np.mean(np.abs(value)))
-  path = feedback.path_of(workdir, position.round)
-  feedback.write(path, work, advantages, position.round)
+    for record_id, row in zip(ids, terms.get("weights", ())):
+      if np.any(row):
+        survivors.append(record_id)
+  feedback.write(
+      feedback.path_of(workdir, position.round),
+      work,
+      advantages,
+      position.round,
+      None if trainer.curation is None else frozenset(survivors),
+  )

@@ -1,4 +1,4 @@
-"""One mini-batch: pack, fix the denominators, split, add up."""
+"""One mini-batch: curate, pack, fix the denominators, split, add up."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
@@ -7,8 +7,10 @@ import jax
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.curation import episodes as episodes_lib
 from jaxrl_llm.data import packing
 from jaxrl_llm.models import sharding as sharding_lib
+from jaxrl_llm.training import curate
 from jaxrl_llm.training import scoring
 from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
@@ -22,7 +24,8 @@ class Minibatch:
   """A mini-batch on the host, split into micro-batches.
 
   Attributes:
-    pieces: batch and per-token weights of each micro-batch, numpy.
+    pieces: batch and per-token weights of each micro-batch, numpy; none where
+      curation left no episode.
     tokens: tokens that fill the rows, prompts included; a shared prompt
       counts once.
     known: numbers for the metrics.
@@ -45,32 +48,47 @@ def build(
     rollouts: N records.
     terms: prepared terms by name, an entry per record.
   """
-  shape = trainer.shape
-  rows = packing.pack_rollouts(rollouts, shape.tokens)
-  count = -(-len(rows) // shape.rows)
-  padded = shape.rows * 2 ** (count - 1).bit_length()
-  batch = packing.assemble(
-      rollouts,
-      rows + [[]] * (padded - len(rows)),
-      tokens_per_row=shape.tokens,
-      rows_per_microbatch=shape.rows,
-      prepared=terms,
-  )
-  tokens = int(np.count_nonzero(batch.segment_ids))
   known = {
       "reward": float(np.mean([rollout.reward for rollout in rollouts])),
       "response_length": float(
           np.mean([rollout.response_tokens.size for rollout in rollouts])
       ),
-      "sequences": len(rollouts),
-      "microbatches": count,
-      "fill": tokens / (count * shape.rows * shape.tokens),
   }
-  return Minibatch(split(trainer, batch, count), tokens, known)
+  whole, original, weights = None, None, None
+  if trainer.curation is not None:
+    left = curate.cut(rollouts, terms)
+    if not left.rollouts:
+      return Minibatch((), 0, known)
+    whole = _Rows.pack(trainer, rollouts)
+    if curate.divides_by_original(trainer.curation):
+      original = _original_weights(trainer, whole, terms)
+    rollouts, terms = left.rollouts, left.terms
+  rows = _Rows.pack(trainer, rollouts)
+  batch = rows.assemble(terms)
+  if original is not None:
+    weights = {
+        name: scoring.lay_out(
+            left.of(values), rollouts, rows.rows, batch.tokens.shape
+        )
+        for name, values in original.items()
+    }
+  tokens = int(np.count_nonzero(batch.segment_ids))
+  shape = trainer.shape
+  known |= {
+      "sequences": len(rollouts),
+      "microbatches": rows.count,
+      "fill": tokens / (rows.count * shape.rows * shape.tokens),
+  }
+  if whole is not None:
+    known |= _savings(whole, rows, tokens)
+  return Minibatch(split(trainer, batch, rows.count, weights), tokens, known)
 
 
 def split(
-    trainer: trainer_lib.Trainer, batch: types.Batch, count: int
+    trainer: trainer_lib.Trainer,
+    batch: types.Batch,
+    count: int,
+    weights: Mapping[str, np.ndarray] | None = None,
 ) -> list[tuple[types.Batch, Mapping[str, np.ndarray]]]:
   """Fixes the denominators over a whole mini-batch, and cuts its rows.
 
@@ -80,10 +98,11 @@ def split(
       denominators compiles for a handful of shapes (that of a micro-batch for
       one).
     count: micro-batches to cut off; rows beyond are empty.
+    weights: the denominators' per-token weights, where they are known.
   """
   batch = _with_topk(batch, trainer)
-  whole = dataclasses.replace(batch.terms, controls=_controls(trainer))
-  weights = jax.device_get(trainer.steps.denominators(whole))
+  if weights is None:
+    weights = _denominators(trainer, batch, False)
   rows = trainer.shape.rows
 
   def cut(start: int):
@@ -125,6 +144,21 @@ def _placed(
     trainer: trainer_lib.Trainer, minibatch: Minibatch, number: int
 ) -> Iterator[tuple[types.Batch, Mapping[str, jax.Array]]]:
   """Yields the micro-batches on the devices, with key and controls."""
+  for piece in minibatch.pieces:
+    batch, weights = scoring.place(piece, trainer.rows)
+    yield complete(trainer, batch, number), weights
+
+
+def complete(
+    trainer: trainer_lib.Trainer, batch: types.Batch, number: int
+) -> types.Batch:
+  """Adds what an objective reads that no record holds: key and controls.
+
+  Args:
+    trainer: of the run.
+    batch: a placed micro-batch.
+    number: updates applied or skipped before; seeds the noise.
+  """
   key = None
   if trainer.needs.key:
     root = jax.random.fold_in(jax.random.key(trainer.seed), _NOISE_STREAM)
@@ -132,12 +166,93 @@ def _placed(
         jax.random.fold_in(root, number),
         sharding_lib.replicated(trainer.mesh),
     )
-  for piece in minibatch.pieces:
-    batch, weights = scoring.place(piece, trainer.rows)
-    terms = dataclasses.replace(
-        batch.terms, key=key, controls=_controls(trainer)
+  batch = _with_topk(batch, trainer)
+  terms = dataclasses.replace(
+      batch.terms, key=key, controls=_controls(trainer)
+  )
+  return dataclasses.replace(batch, terms=terms)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+  """Records laid into rows, and the number of micro-batches they fill."""
+
+  trainer: trainer_lib.Trainer
+  rollouts: Sequence[types.Rollout]
+  rows: Sequence[Sequence[int]]
+
+  @classmethod
+  def pack(cls, trainer, rollouts):
+    rows = packing.pack_rollouts(rollouts, trainer.shape.tokens)
+    return cls(trainer, rollouts, rows)
+
+  @property
+  def count(self) -> int:
+    return -(-len(self.rows) // self.trainer.shape.rows)
+
+  @property
+  def tokens(self) -> int:
+    """Tokens that fill the rows; a shared prompt counts once."""
+    return sum(
+        len(segment.tokens)
+        for members in self.rows
+        for segment in packing.segments(self.rollouts, members)
     )
-    yield dataclasses.replace(batch, terms=terms), weights
+
+  def assemble(self, terms) -> types.Batch:
+    """Fills the arrays, for a power of two of micro-batches."""
+    shape = self.trainer.shape
+    padded = shape.rows * 2 ** (self.count - 1).bit_length()
+    return packing.assemble(
+        self.rollouts,
+        [*self.rows, *[[]] * (padded - len(self.rows))],
+        tokens_per_row=shape.tokens,
+        rows_per_microbatch=shape.rows,
+        prepared=terms,
+    )
+
+
+def _denominators(trainer, batch, weigh_all):
+  """Returns per-token weights [B, T] by term, numpy."""
+  whole = dataclasses.replace(batch.terms, controls=_controls(trainer))
+  return jax.device_get(trainer.steps.denominators(whole, weigh_all))
+
+
+def _original_weights(
+    trainer: trainer_lib.Trainer,
+    whole: _Rows,
+    terms: Mapping[str, Sequence[np.ndarray]],
+) -> dict[str, list[np.ndarray]]:
+  """Returns the per-token weights of records before they are pruned or cut.
+
+  By term, an [R] per record; divided by what the whole mini-batch holds.
+  """
+  batch = _with_topk(whole.assemble(terms), trainer)
+  found = {
+      name: scoring.responses(values, whole.rollouts, whole.rows)
+      for name, values in _denominators(trainer, batch, True).items()
+  }
+  if trainer.curation.denominator == episodes_lib.QUESTION:
+    means = curate.question_means(whole.rollouts)
+    # Rejected tokens have no weight.
+    found["policy"] = [
+        np.where(row != 0, mean * weights, 0.0).astype(row.dtype)
+        for row, mean, weights in zip(
+            found["policy"], means, terms["weights"]
+        )
+    ]
+  return found
+
+
+def _savings(whole: _Rows, left: _Rows, tokens: int) -> dict[str, float]:
+  """Returns what curation left, and the tokens of rows that it saved."""
+  return {
+      "curation/survivors": len(left.rollouts),
+      "curation/survivor_share": len(left.rollouts) / len(whole.rollouts),
+      "curation/saved_tokens": whole.tokens - tokens,
+      "curation/saved_token_share": 1.0 - tokens / whole.tokens,
+      "curation/saved_microbatches": whole.count - left.count,
+  }
 
 
 def _controls(trainer: trainer_lib.Trainer) -> dict[str, np.ndarray]:
@@ -152,7 +267,7 @@ def _with_topk(
   """Keeps as many of the top-K entries as the objective reads."""
   topk = trainer.needs.behavior_topk or trainer.needs.proximal_topk
   ids, logprobs = batch.terms.topk_ids, batch.terms.topk_anchor_logprobs
-  if ids is not None:
+  if ids is not None and ids.shape[-1] != topk:
     ids = ids[..., :topk] if topk else None
     logprobs = logprobs[..., :topk] if topk else None
   terms = dataclasses.replace(

@@ -1,7 +1,9 @@
 """AdamW with a learning-rate schedule and clipping by global norm."""
 
+import jax
 import optax
 
+from jaxrl_llm import types
 from jaxrl_llm.training import settings as settings_lib
 
 
@@ -45,3 +47,20 @@ def build(
           weight_decay=settings.weight_decay,
       ),
   )
+
+
+def second_moments(
+    opt_state: types.PyTree, settings: settings_lib.TrainSettings
+) -> types.PyTree | None:
+  """Returns Adam's ν̂, bias-corrected; None before the first update.
+
+  Args:
+    opt_state: of the optimizer that `build` makes.
+    settings: it was made with.
+  """
+  adam = opt_state[1][0]
+  count = int(adam.count)
+  if not count:
+    return None
+  scale = 1.0 - settings.beta2**count
+  return jax.tree.map(lambda nu: nu / scale, adam.nu)

@@ -1,13 +1,12 @@
 """What a rollout batch needs once, before its first update.
 
-Proximal, reference and top-K log-probs by forward passes, and advantages by
-group id, stored under prepared/ keyed by record id. A resumed run reads the
-file: the weights that made it may be gone.
+Proximal, reference and top-K log-probs by forward passes, advantages by group
+id, and the weights of curation, stored under prepared/ keyed by record id. A
+resumed run reads the file: the weights that made it may be gone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
-import json
 import pathlib
 
 import jax
@@ -15,97 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import types
-from jaxrl_llm.data import atomic
+from jaxrl_llm.curation import episodes as episodes_lib
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import plan
 from jaxrl_llm.losses import objective
+from jaxrl_llm.training import attribution
+from jaxrl_llm.training import feedback
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import scoring
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import stored
 from jaxrl_llm.training import trainer as trainer_lib
 
-# Terms that may have one entry per record; the others have one per response
-# token.
-_SEQUENCE_TERMS = ("advantages",)
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-  """Prepared terms of N records.
-
-  Attributes:
-    record_ids: int64 [N].
-    lengths: int32 [N], response tokens.
-    terms: by name of a field of Terms: [N], or the records' [R] or [R, K] one
-      after another.
-  """
-
-  record_ids: np.ndarray
-  lengths: np.ndarray
-  terms: Mapping[str, np.ndarray]
-
-  def of(self, record_ids: Sequence[int]) -> dict[str, list[np.ndarray]]:
-    """Returns, by term, the entries of some records in their order."""
-    places = {int(record): n for n, record in enumerate(self.record_ids)}
-    chosen = [places[int(record)] for record in record_ids]
-    ends = np.cumsum(self.lengths)
-    result = {}
-    for name, values in self.terms.items():
-      if len(values) == len(self.record_ids) and name in _SEQUENCE_TERMS:
-        result[name] = [values[n] for n in chosen]
-      else:
-        result[name] = [
-            values[ends[n] - self.lengths[n] : ends[n]] for n in chosen
-        ]
-    return result
-
-
-def save(path: pathlib.Path, prepared: Prepared, key: Mapping) -> None:
-  """Writes the file; it is there whole or not at all.
-
-  Args:
-    path: ends in .npz.
-    prepared: what to write.
-    key: JSON object that `load` compares.
-  """
-  path.parent.mkdir(parents=True, exist_ok=True)
-  beside = path.with_name(path.name + ".beside")
-  with beside.open("wb") as file:
-    np.savez(
-        file,
-        key=np.array(json.dumps(dict(key))),
-        record_ids=prepared.record_ids,
-        lengths=prepared.lengths,
-        **{f"term_{name}": array for name, array in prepared.terms.items()},
-    )
-  atomic.publish(beside, path)
-
-
-def load(path: pathlib.Path, key: Mapping | None = None) -> Prepared:
-  """Reads a file of `save`; with a key, only one made for the same.
-
-  Raises:
-    ValueError: it was made for something else.
-  """
-  with np.load(path) as stored:
-    found = json.loads(str(stored["key"]))
-    if key is not None and found != key:
-      odd = sorted(
-          name
-          for name in found.keys() | key.keys()
-          if found.get(name) != key.get(name)
-      )
-      raise ValueError(
-          f"{path}: prepared with another {', '.join(odd)}; resume with the"
-          " same configuration, or start in a new --workdir."
-      )
-    terms = {
-        name.removeprefix("term_"): stored[name]
-        for name in stored.files
-        if name.startswith("term_")
-    }
-    return Prepared(stored["record_ids"], stored["lengths"], terms)
-
+Prepared = stored.Prepared
 
 def path_of(workdir: pathlib.Path, position: state_lib.Position):
   """Returns the file of a rollout batch."""
@@ -133,8 +54,10 @@ def obtain(
       "seed": trainer.seed,
       "version": position.batch_updates,
   }
+  if trainer.curation is not None:
+    key["curation"] = repr(trainer.curation)
   if path.exists():
-    return load(path, key)
+    return stored.load(path, key)
   if not position.begins_batch:
     raise ValueError(
         f"{path}: missing, and the weights that it was made with have moved"
@@ -142,8 +65,10 @@ def obtain(
     )
   batch = work.batches[position.batch]
   prepared = compute(trainer, state.params, work, batch)
+  if trainer.curation is not None:
+    prepared = curated(trainer, state, work, batch, prepared)
   if jax.process_index() == 0:
-    save(path, prepared, key)
+    stored.save(path, prepared, key)
   return prepared
 
 
@@ -165,7 +90,13 @@ def compute(
   """
   needs, index = trainer.needs, work.index
   terms: dict[str, list[np.ndarray]] = {}
-  if needs.proximal or needs.proximal_topk or batch is work.batches[0]:
+  step = trainer.curation
+  if (
+      needs.proximal
+      or needs.proximal_topk
+      or batch is work.batches[0]
+      or (step is not None and step.reads_logprobs == "proximal")
+  ):
     terms |= _score(trainer, params, work, batch, needs.proximal_topk)
   if needs.reference:
     scored = _score(trainer, trainer.reference_params, work, batch, 0)
@@ -180,6 +111,58 @@ def compute(
       index.response_lengths[batch.positions],
       flat,
   )
+
+
+def curated(
+    trainer: trainer_lib.Trainer,
+    state: state_lib.TrainState,
+    work: rounds.Round,
+    batch: plan.RolloutBatch,
+    prepared: Prepared,
+) -> Prepared:
+  """Adds the curation's weights, and the scores behind them, to the terms.
+
+  Args:
+    trainer: of a run with a curation.
+    state: before the first update on the batch.
+    work: the round.
+    batch: of the round.
+    prepared: of `compute`.
+  """
+  step, index = trainer.curation, work.index
+  rollouts = [work.records[int(n)] for n in batch.positions]
+  terms = prepared.of(prepared.record_ids)
+  added = {}
+  scores = None
+  if step.reads_scores:
+    scores = attribution.scores(trainer, state, work, batch, prepared).episodes
+    added["scores"] = scores
+  logprobs = terms.get("proximal_logprobs")
+  if step.reads_logprobs == "behavior":
+    logprobs = [r.behavior_logprobs + r.log_kept_mass for r in rollouts]
+  episodes = episodes_lib.Episodes(
+      record_ids=index.record_ids[batch.positions],
+      group_ids=index.group_ids[batch.positions],
+      masks=[indices.trained_mask(rollout) for rollout in rollouts],
+      advantages=terms["advantages"],
+      solved=_solved(work, batch),
+      logprobs=logprobs,
+      scores=scores,
+      seed=trainer.seed,
+      step=state.steps,
+  )
+  added["weights"] = np.concatenate(step(episodes))
+  return dataclasses.replace(prepared, terms={**prepared.terms, **added})
+
+
+def _solved(work, batch) -> dict[int, float]:
+  """Returns the share of correct responses by group, dropped ones counted."""
+  correct: dict[int, list[bool]] = {}
+  for place in batch.members:
+    group = int(work.index.group_ids[place])
+    found = feedback.is_correct(work.records[int(place)])
+    correct.setdefault(group, []).append(found)
+  return {group: float(np.mean(found)) for group, found in correct.items()}
 
 
 def _score(trainer, params, work, batch, topk) -> dict[str, list[np.ndarray]]:

@@ -1,7 +1,8 @@
 """Log-probs of whole records by forward passes over packed rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -49,6 +50,7 @@ def over_records(
     positions: np.ndarray,
     shape: Shape,
     sharding: jax.sharding.Sharding,
+    prepared: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, list[np.ndarray]]:
   """Scores records packed into micro-batches, and unpacks what comes back.
 
@@ -59,6 +61,8 @@ def over_records(
     positions: int64 [N].
     shape: of a micro-batch.
     sharding: of its rows.
+    prepared: terms of the batch beside what is recorded, an entry per record
+      (see packing.assemble).
 
   Returns:
     By name, for each of the N records its response's [R] or [R, K], with 0
@@ -81,6 +85,10 @@ def over_records(
         local,
         tokens_per_row=shape.tokens,
         rows_per_microbatch=shape.rows,
+        prepared={
+            name: [values[member] for member in members]
+            for name, values in (prepared or {}).items()
+        },
     )
     scored = jax.device_get(score(place(batch, sharding)))
     for name, values in scored.items():
@@ -104,6 +112,30 @@ def responses(
         part = slice(segment.stop - size, segment.stop)
         found[segment.record] = np.asarray(values[row, part])
   return found
+
+
+def lay_out(
+    values: Sequence[np.ndarray],
+    rollouts: Sequence[types.Rollout],
+    rows: Sequence[Sequence[int]],
+    shape: tuple[int, int],
+) -> np.ndarray:
+  """Undoes `responses`: puts an [R] per rollout into packed rows.
+
+  Args:
+    values: one [R] per rollout.
+    rollouts: of the rows.
+    rows: as in `responses`.
+    shape: of the result [B, T], 0 outside the responses.
+  """
+  result = np.zeros(shape, np.asarray(values[0]).dtype)
+  for row, members in enumerate(rows):
+    for segment in packing.segments(rollouts, members):
+      if segment.record is not None:
+        found = values[segment.record]
+        part = slice(segment.stop - len(found), segment.stop)
+        result[row, part] = found
+  return result
 
 
 def _renumber(rows: Sequence[Sequence[int]]) -> list[list[int]]:

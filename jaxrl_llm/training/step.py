@@ -49,7 +49,8 @@ class Steps:
     advantages: objective.advantages of the run's spec.
     score: (params, batch, topk) -> TokenLogprobs, without a gradient; topk is
       static.
-    denominators: terms of a whole mini-batch -> per-token weights by name.
+    denominators: (terms of a whole mini-batch, whether curation weights
+      multiply every term) -> per-token weights by name; the latter is static.
     start_sums: (params, batch) -> statistics of nothing.
     add_sums: (params, sums, batch) -> sums; the gradient-free first pass,
       called only if the objective asks for statistics. Donates the sums.
@@ -74,8 +75,12 @@ def live_terms(
     spec: objective.Spec,
     params: PyTree,
     batch: types.Batch,
+    plain: bool = False,
 ) -> types.Terms:
-  """Fills in what the live policy says of a micro-batch."""
+  """Fills in what the live policy says of a micro-batch.
+
+  With `plain` the result is differentiable forward (jax.jvp), not backward.
+  """
   needs = objective.requirements(spec)
   wants_topk = bool(needs.behavior_topk or needs.proximal_topk)
   scored = policy.token_logprobs(
@@ -88,6 +93,7 @@ def live_terms(
       batch.terms.mask,
       gather_ids=batch.terms.topk_ids if wants_topk else None,
       entropy=needs.entropy,
+      plain=plain,
   )
   return dataclasses.replace(
       batch.terms,
@@ -176,7 +182,9 @@ def build(
   return Steps(
       advantages=jax.jit(functools.partial(objective.advantages, spec)),
       score=jax.jit(score, static_argnums=2, out_shardings=everywhere),
-      denominators=jax.jit(lambda terms: objective.denominators(spec, terms)),
+      denominators=jax.jit(
+          functools.partial(objective.denominators, spec), static_argnums=1
+      ),
       start_sums=jax.jit(start_sums, out_shardings=everywhere),
       add_sums=jax.jit(add_sums, donate_argnums=1, out_shardings=everywhere),
       start=jax.jit(start, out_shardings=totals_at),

@@ -1,12 +1,13 @@
 """What stays the same while a round is trained on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 
 import jax
 
 from jaxrl_llm import types
+from jaxrl_llm.curation import methods
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
@@ -28,6 +29,8 @@ class Trainer:
     seed: of the run.
     controls: traced numbers of the objective by name.
     reference_params: of the reference policy, or None.
+    curation: step between reward and loss, or None.
+    validation: records behind the validation gradient of influence.
   """
 
   policy: policy_lib.Policy
@@ -38,6 +41,8 @@ class Trainer:
   seed: int
   controls: Mapping[str, float]
   reference_params: types.PyTree | None
+  curation: methods.Step | None = None
+  validation: Sequence[types.Rollout] = ()
 
   @property
   def needs(self) -> objective.Requirements:
@@ -54,6 +59,8 @@ class Trainer:
       names |= {"topk_ids", "topk_anchor_logprobs"}
     if self.needs.reference:
       names.add("reference_logprobs")
+    if self.curation is not None:
+      names.add("weights")
     return frozenset(names)
 
   @property
@@ -78,6 +85,8 @@ def build(
     seed: int,
     controls: Mapping[str, float] | None,
     reference_params: types.PyTree | None,
+    curation: methods.Step | None = None,
+    validation: Sequence[types.Rollout] = (),
 ) -> Trainer:
   """Checks what can be checked before anything is read.
 
@@ -99,6 +108,9 @@ def build(
         " no reference parameters; give a model, or set the KL coefficients"
         " to 0."
     )
+  methods.validate(curation, spec)
+  if curation is not None and curation.reads_scores:
+    _check_validation(curation.validation, validation, needs, spec)
   if reference_params is not None:
     places = sharding_lib.shardings(mesh, policy.logical_axes, policy.shapes)
     reference_params = jax.device_put(reference_params, places)
@@ -111,4 +123,36 @@ def build(
       seed=seed,
       controls=dict(controls or {}),
       reference_params=reference_params if needs.reference else None,
+      curation=curation,
+      validation=tuple(validation),
   )
+
+
+def _check_validation(
+    loss: str,
+    rollouts: Sequence[types.Rollout],
+    needs: objective.Requirements,
+    spec: objective.Spec,
+) -> None:
+  """Refuses a validation loss without the records that it needs."""
+  if loss == "batch":
+    return
+  if not rollouts:
+    raise ValueError(
+        f"curation.validation_rollouts: {loss} has a validation set, found no"
+        " record; name shard folders, or set curation.validation=batch."
+    )
+  if loss == "sft" and not any(rollout.reward > 0 for rollout in rollouts):
+    raise ValueError(
+        f"curation.validation_rollouts: none of {len(rollouts)} records has a"
+        " positive reward, so there is nothing to imitate; name other folders,"
+        " or set curation.validation=policy_gradient."
+    )
+  if loss == "policy_gradient" and (
+      needs.token_rewards or needs.greedy_baseline
+  ):
+    raise ValueError(
+        f"curation.validation=policy_gradient: the advantage of {spec.name}"
+        " needs token rewards or a greedy response, which validation records"
+        " lack; set curation.validation=sft or batch."
+    )

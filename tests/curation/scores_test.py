@@ -1,0 +1,249 @@
+"""Scores from one forward-mode pass are the reverse-mode inner products.
+
+The tiny model, the trainer's own functions: every episode's loss is
+differentiated backward on its own and multiplied with the direction.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_run
+
+from jaxrl_llm.curation import influence
+from jaxrl_llm.data import packing
+from jaxrl_llm.losses import algorithms
+from jaxrl_llm.training import attribution
+from jaxrl_llm.training import influence_steps
+from jaxrl_llm.training import minibatch
+from jaxrl_llm.training import optimizer
+from jaxrl_llm.training import prepare
+from jaxrl_llm.training import rounds
+from jaxrl_llm.training import scoring
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import trainer as trainer_lib
+
+OBJECTIVES = {
+    "ctpo": {"name": "ctpo", "correction": "none"},
+    "gspo": {"name": "gspo", "correction": "none"},
+    "cispo": {"name": "cispo", "correction": "tis"},
+    "acpo_adaptive": {"name": "acpo_adaptive", "correction": "none"},
+}
+# 16 records in rows of 32 tokens: 3 or so to a row.
+SETTINGS = dataclasses.replace(tiny_run.SETTINGS, groups_per_batch=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  rollouts = tiny_run.behave(
+      tiny_run.make_rollouts(groups=4), tiny_run.params()
+  )
+  return tiny_run.write(tmp_path_factory.mktemp("data") / "round", rollouts)
+
+
+def setting(folder, overrides, curation):
+  """A trainer that has left the policy that sampled, and its batch."""
+  spec = algorithms.build(overrides)
+  trainer = trainer_lib.build(
+      tiny_run.POLICY,
+      spec,
+      SETTINGS,
+      mesh=None,
+      seed=0,
+      controls=None,
+      reference_params=None,
+      curation=curation,
+      validation=tiny_run.make_rollouts(groups=3, seed=7),
+  )
+  work = rounds.open_round(
+      [folder],
+      spec,
+      SETTINGS,
+      tokenizer_fingerprint="tokenizer",
+      seed=0,
+      position=state_lib.Position(),
+      lineage=tiny_run.LINEAGE,
+      fingerprint=lambda: "weights",
+  )
+  state = state_lib.create(
+      tiny_run.params(), optimizer.build(SETTINGS), tiny_run.LINEAGE
+  )
+  (batch,) = work.batches
+  prepared = prepare.compute(trainer, state.params, work, batch)
+  return trainer, state, work, batch, prepared
+
+
+def moved(state):
+  """Other parameters than those that sampled: ratios leave 1, some clip."""
+  noise = tiny_run.params(5)
+  params = jax.tree.map(lambda a, b: a + 0.1 * b, state.params, noise)
+  return dataclasses.replace(state, params=params)
+
+
+def reverse(trainer, state, work, batch, prepared, direction):
+  """float64 [N]: each record alone in a row, its own backward pass."""
+  terms = prepared.of(work.index.record_ids[batch.positions])
+  terms = {k: v for k, v in terms.items() if k in trainer.terms - {"weights"}}
+  rollouts = [work.records[int(n)] for n in batch.positions]
+  whole = packing.assemble(
+      rollouts,
+      [[n] for n in range(len(rollouts))],
+      tokens_per_row=32,
+      prepared=terms,
+  )
+  whole = minibatch.complete(
+      trainer, jax.tree.map(jnp.asarray, whole), state.steps
+  )
+  sums = None
+  if trainer.needs.statistics:
+    sums = trainer.steps.add_sums(
+        state.params, trainer.steps.start_sums(state.params, whole), whole
+    )
+
+  @jax.jit
+  def product(params, row):
+    loss = lambda tree: jnp.sum(
+        influence_steps.contributions(
+            tiny_run.POLICY, trainer.spec, tree, row, sums, plain=False
+        )
+    )
+    slopes = jax.grad(loss)(params)
+    return sum(
+        jnp.vdot(a, b)
+        for a, b in zip(jax.tree.leaves(slopes), jax.tree.leaves(direction))
+    )
+
+  def row(n):
+    return jax.tree.map(
+        lambda x: x[n : n + 1] if x.ndim else x, whole
+    )
+
+  return np.array([product(state.params, row(n)) for n in range(len(rollouts))])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_forward_mode_is_reverse_mode(folder, name, monkeypatch):
+  trainer, state, work, batch, prepared = setting(
+      folder, OBJECTIVES[name], influence.Influence()
+  )
+  state = moved(state)
+  direction = attribution._direction(trainer, state, work, batch, prepared)
+  want = reverse(trainer, state, work, batch, prepared, direction)
+  assert np.ptp(np.sign(want)) == 2  # some help, some hurt
+  scale = np.abs(want).max()
+  found = attribution.scores(trainer, state, work, batch, prepared)
+  np.testing.assert_allclose(found.episodes, want, rtol=1e-5, atol=1e-5 * scale)
+  for total, row, position in zip(
+      found.episodes, found.tokens, batch.positions
+  ):
+    assert row.shape == work.records[int(position)].response_tokens.shape
+    np.testing.assert_allclose(row.sum(), total, rtol=1e-4, atol=1e-6)
+  # Unpacked: a row per record.
+  packed = packing.pack(*_lengths(work, batch), 32)
+  assert max(map(len, packed)) > 1
+  monkeypatch.setattr(
+      packing, "pack", lambda lengths, *_: [[n] for n in range(len(lengths))]
+  )
+  alone = attribution.scores(trainer, state, work, batch, prepared)
+  np.testing.assert_allclose(alone.episodes, want, rtol=1e-5, atol=1e-5 * scale)
+
+
+def _lengths(work, batch):
+  index, positions = work.index, batch.positions
+  return (
+      index.lengths[positions],
+      index.response_lengths[positions],
+      index.prompt_fingerprints[positions],
+  )
+
+
+def test_the_direction_is_the_validation_gradient(folder):
+  """SFT: the token mean of the NLL over the records with a reward."""
+  given = setting(folder, OBJECTIVES["ctpo"], influence.Influence())
+  trainer, state = given[:2]
+  good = [r for r in trainer.validation if r.reward > 0]
+  assert 0 < len(good) < len(trainer.validation)
+  batch = packing.assemble(
+      good, [[n] for n in range(len(good))], tokens_per_row=32
+  )
+
+  @jax.jit
+  def loss(params):
+    logprobs = tiny_run.POLICY.token_logprobs(
+        params, batch.tokens, batch.segment_ids, batch.parent_ids,
+        batch.positions, batch.temperatures,
+    ).logprobs
+    return -jnp.mean(logprobs, where=batch.terms.mask)
+
+  want = influence.unit(jax.grad(loss)(state.params))
+  found = attribution._direction(*given)
+  jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, want
+  )
+
+
+def test_other_validation_losses(folder):
+  """A step along the batch's own policy gradient helps its episodes.
+
+  Σ_i n_i ⟨∇L_i, v⟩ / Σ n_i is then |ḡ| > 0, since ḡ is the token mean at ratio
+  1. The policy gradient of validation rollouts is another direction than SFT.
+  """
+  overrides = OBJECTIVES["ctpo"]
+  own = setting(folder, overrides, influence.Influence(validation="batch"))
+  found = attribution.scores(*own).episodes
+  work, batch = own[2:4]
+  counts = work.index.trained_tokens[batch.positions]
+  assert np.dot(found, counts) / counts.sum() > 1e-3
+  directions = [
+      attribution._direction(
+          *setting(folder, overrides, influence.Influence(validation=loss))
+      )
+      for loss in ("sft", "policy_gradient")
+  ]
+  cosine = sum(
+      float(jnp.vdot(a, b)) for a, b in zip(*map(jax.tree.leaves, directions))
+  )
+  assert abs(cosine) < 0.9
+
+
+def test_preconditioning_uses_the_second_moments(folder):
+  given = setting(folder, OBJECTIVES["ctpo"], influence.Influence())
+  trainer, state, *rest = given
+  asked = dataclasses.replace(
+      trainer, curation=influence.Influence(precondition=True)
+  )
+  plain = attribution._direction(*given)
+  first = attribution._direction(asked, state, *rest)
+  jax.tree.map(np.testing.assert_array_equal, plain, first)  # no moments yet
+  adam = state.opt_state[1][0]._replace(
+      count=jnp.int32(2),
+      nu=jax.tree.map(lambda x: jnp.abs(x) + 1e-3, state.params),
+  )
+  opt_state = (state.opt_state[0], (adam, *state.opt_state[1][1:]))
+  later = dataclasses.replace(state, opt_state=opt_state)
+  found = attribution._direction(asked, later, *rest)
+  scale = 1 - SETTINGS.beta2**2
+  want = influence.unit(
+      jax.tree.map(
+          lambda g, nu: g / (jnp.sqrt(nu / scale) + SETTINGS.epsilon),
+          plain,
+          adam.nu,
+      )
+  )
+  jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, want
+  )
+
+
+def test_lay_out_undoes_responses():
+  rollouts = tiny_run.make_rollouts(groups=2)
+  rows = packing.pack_rollouts(rollouts, 32)
+  values = [
+      n + np.arange(r.response_tokens.size) / 16 for n, r in enumerate(rollouts)
+  ]
+  laid = scoring.lay_out(values, rollouts, rows, (len(rows), 32))
+  found = scoring.responses(laid, rollouts, rows)
+  for left, right in zip(found, values, strict=True):
+    np.testing.assert_array_equal(left, right)
