@@ -14,6 +14,7 @@ VERBS = (
     "generate",
     "train",
     "evaluate",
+    "score",
     "verify",
     "export",
     "describe",

@@ -10,7 +10,9 @@ import jax
 import ml_collections
 
 from jaxrl_llm import types
+from jaxrl_llm.curation import methods
 from jaxrl_llm.data import prompts as prompts_lib
+from jaxrl_llm.data import shards
 from jaxrl_llm.data import tokenizer as tokenizer_lib
 from jaxrl_llm.evaluation import settings as evaluation_lib
 from jaxrl_llm.losses import algorithms
@@ -71,6 +73,7 @@ def job(config: ml_collections.ConfigDict) -> Job:
         f" {generation.samples_per_prompt}; raise it, or set"
         " objective.advantage=reward."
     )
+  curation(config)
   train_settings(config)
   evaluation_settings(config)
   text_tokenizer = tokenizer(config)
@@ -162,6 +165,34 @@ def spec(config: ml_collections.ConfigDict) -> objective.Spec:
   return algorithms.build(settings.overrides("objective", config))
 
 
+def curation(config: ml_collections.ConfigDict) -> methods.Step | None:
+  """Makes the step between reward and loss; None for curation.name=none.
+
+  Raises:
+    ValueError: it does not fit the objective, or a key does not fit it.
+  """
+  step = methods.build(settings.overrides("curation", config))
+  methods.validate(step, spec(config))
+  return step
+
+
+def validation_rollouts(
+    config: ml_collections.ConfigDict, text_tokenizer: Tokenizer
+) -> list[types.Rollout]:
+  """Reads the records of curation.validation_rollouts; none where unset."""
+  names = config.curation.validation_rollouts
+  if not names:
+    return []
+  opened = [
+      shards.open_folder(
+          path, tokenizer_fingerprint=text_tokenizer.fingerprint
+      )
+      for path in folders.rollouts(names, None)
+  ]
+  rollouts = [folder[n] for folder in opened for n in range(len(folder))]
+  return [rollout for rollout in rollouts if rollout.role == "train"]
+
+
 def train_settings(
     config: ml_collections.ConfigDict,
 ) -> settings_lib.TrainSettings:
@@ -216,6 +247,8 @@ def lineage(config: ml_collections.ConfigDict, params: types.PyTree) -> str:
       "seed", "model", "prompts", "sampling", "generation", "reward",
       "objective", "train",
   )
+  if config.curation.name != methods.NONE:
+    sections += ("curation",)
   chosen = {
       key: value
       for key, value in record.select(config, sections).items()

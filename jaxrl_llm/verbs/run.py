@@ -31,7 +31,7 @@ from jaxrl_llm.verbs import train
 
 SECTIONS = (
     "seed", "mesh", "model", "prompts", "sampling", "generation", "reward",
-    "objective", "train", "run", "evaluation",
+    "objective", "curation", "train", "run", "evaluation",
 )
 # Progress: rounds evaluated, and the folder of each evaluation by title.
 FILE = "run.json"

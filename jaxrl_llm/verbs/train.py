@@ -27,7 +27,7 @@ from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import settings
 
-SECTIONS = ("seed", "mesh", "model", "objective", "train")
+SECTIONS = ("seed", "mesh", "model", "objective", "curation", "train")
 
 
 def main(
@@ -36,6 +36,7 @@ def main(
   """Trains on every round that is there."""
   workdir = flags.require_workdir(workdir, "train")
   parts.spec(config)  # What is wrong here shows before the model is read.
+  parts.curation(config)
   parts.train_settings(config)
   chosen = rounds(folders.rollouts(config.train.rollouts, workdir), config)
   record.agree(config, SECTIONS, workdir)
@@ -99,6 +100,8 @@ def round_of(
       reference_params=reference,
       mesh=sharding.make_mesh(config.mesh),
       config=record.select(config, config.keys()),
+      curation=parts.curation(config),
+      validation=parts.validation_rollouts(config, model.tokenizer),
   )
 
 
