@@ -36,12 +36,10 @@ class Restored:
   Attributes:
     state: the trainer's state.
     config: the JSON object that was saved with it.
-    allocation: state of the rollout allocation, or None.
   """
 
   state: state_lib.TrainState
   config: Mapping[str, Any]
-  allocation: Mapping[str, Any] | None
 
 
 def complete_steps(folder: pathlib.Path | str) -> dict[int, pathlib.Path]:
@@ -65,7 +63,6 @@ def save(
     *,
     kept: int,
     config: Mapping[str, Any],
-    allocation: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes a checkpoint, then deletes all but the last `kept`.
 
@@ -77,7 +74,6 @@ def save(
     state: what to save.
     kept: checkpoints that stay.
     config: JSON object, for the reader and for `restore`.
-    allocation: JSON object; Python floats survive exactly.
 
   Returns:
     The folder of the checkpoint.
@@ -98,7 +94,7 @@ def save(
       "position": dataclasses.asdict(state.position),
       "lineage": state.lineage,
       "config": config,
-      "allocation": allocation,
+      "allocation": state.allocation,
   }
   with _checkpointer() as checkpointer:
     checkpointer.save(
@@ -152,8 +148,9 @@ def restore(
       counters=state_lib.Counters(**counters),
       position=state_lib.Position(**meta["position"]),
       lineage=meta["lineage"],
+      allocation=meta["allocation"],
   )
-  return Restored(state, meta["config"], meta["allocation"])
+  return Restored(state, meta["config"])
 
 
 def restore_params(

@@ -47,7 +47,6 @@ def train(
     reference_params: PyTree | None = None,
     mesh: jax.sharding.Mesh | None = None,
     config: Mapping[str, Any] | None = None,
-    allocation: Mapping[str, Any] | None = None,
     controls: Mapping[str, float] | None = None,
 ) -> TrainState:
   """Trains on one round's folders, from where the state stands, to its end.
@@ -69,7 +68,6 @@ def train(
     reference_params: of the reference policy, if the objective has one.
     mesh: devices; None takes one.
     config: JSON object saved in checkpoints.
-    allocation: JSON object saved in checkpoints.
     controls: numbers of the objective that may change without recompiling.
 
   Returns:
@@ -111,7 +109,6 @@ def train(
       workdir / "checkpoints",
       kept=settings.checkpoints_kept,
       config=dict(config or {}),
-      allocation=allocation,
   )
   optimizer = optimizer_lib.build(settings)
   state = state_lib.place(state, policy, optimizer, trainer.mesh)

@@ -17,6 +17,11 @@ def host_folder(
   return round_folder(workdir, round_number) / f"host_{host:03d}"
 
 
+def round_plan(workdir: pathlib.Path, round_number: int) -> pathlib.Path:
+  """Returns the file that says what a round generates."""
+  return workdir / "allocation" / f"round_{round_number:05d}.json"
+
+
 def checkpoints(workdir: pathlib.Path) -> pathlib.Path:
   """Returns the folder that training saves into."""
   return workdir / "checkpoints"

@@ -10,6 +10,8 @@ import jax
 import ml_collections
 
 from jaxrl_llm import types
+from jaxrl_llm.allocation import interface
+from jaxrl_llm.allocation import registry
 from jaxrl_llm.data import prompts as prompts_lib
 from jaxrl_llm.data import tokenizer as tokenizer_lib
 from jaxrl_llm.evaluation import settings as evaluation_lib
@@ -61,14 +63,11 @@ class Job:
 
 def job(config: ml_collections.ConfigDict) -> Job:
   """Makes everything; cheap checks come before the model is read."""
-  generation = generation_settings(config)
-  if generation.samples_per_prompt < 2 and objective.requirements(
-      spec(config)
-  ).group_baseline:
+  key, smallest = allocator(config).smallest_group(budget(config))
+  if smallest < 2 and objective.requirements(spec(config)).group_baseline:
     raise ValueError(
-        "generation.samples_per_prompt: expected at least 2, since"
-        f" {config.objective.name} compares the samples of a group, found"
-        f" {generation.samples_per_prompt}; raise it, or set"
+        f"{key}: expected at least 2, since {config.objective.name} compares"
+        f" the samples of a group, found {smallest}; raise it, or set"
         " objective.advantage=reward."
     )
   train_settings(config)
@@ -183,6 +182,23 @@ def generation_settings(
   return settings.build(generator.GenerationSettings, "generation", config)
 
 
+def budget(config: ml_collections.ConfigDict) -> interface.Budget:
+  """Says what the run means to generate."""
+  generation = generation_settings(config)
+  return interface.Budget(
+      prompts=generation.prompts_per_round,
+      samples=generation.samples_per_prompt,
+      rounds=config.run.rounds,
+  )
+
+
+def allocator(config: ml_collections.ConfigDict) -> interface.Allocator:
+  """Makes what shares out the rollouts of a round."""
+  made = registry.build(settings.overrides("allocation", config))
+  made.check_budget(budget(config))
+  return made
+
+
 def evaluation_settings(
     config: ml_collections.ConfigDict,
 ) -> evaluation_lib.EvaluationSettings:
@@ -221,6 +237,9 @@ def lineage(config: ml_collections.ConfigDict, params: types.PyTree) -> str:
       for key, value in record.select(config, sections).items()
       if not keys.within(key, (*record.HARMLESS, "model"))
   }
+  if config.allocation.name != "uniform":
+    set_keys = settings.overrides("allocation", config)
+    chosen |= {f"allocation.{key}": value for key, value in set_keys.items()}
   text = json.dumps([policy_lib.fingerprint(params), chosen], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 

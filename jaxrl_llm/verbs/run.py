@@ -14,12 +14,14 @@ from typing import Any
 import jax
 import ml_collections
 
+from jaxrl_llm.allocation import registry
 from jaxrl_llm.data import atomic
 from jaxrl_llm.data import manifest
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.losses import objective
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import evaluate
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
@@ -30,8 +32,8 @@ from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import train
 
 SECTIONS = (
-    "seed", "mesh", "model", "prompts", "sampling", "generation", "reward",
-    "objective", "train", "run", "evaluation",
+    "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
+    "reward", "objective", "train", "run", "evaluation",
 )
 # Progress: rounds evaluated, and the folder of each evaluation by title.
 FILE = "run.json"
@@ -62,6 +64,7 @@ def _advance(
   """Does the rounds that are missing; returns the progress."""
   print(objective.describe(parts.spec(config)))
   print(arithmetic(config))
+  print(registry.describe(config.allocation.name, parts.allocator(config)))
   job = parts.job(config)
   state = train.start(config, job.model, workdir)
   if BEFORE not in progress["evaluations"]:
@@ -100,7 +103,11 @@ def _round(
   """Generates a round, unless training is in its middle, and trains on it."""
   number = state.position.round
   if state.position.begins_round:
-    generate.round_of(job, state, number, workdir)
+    state = allocation.informed(job, state, workdir)
+    plan = allocation.plan(job, state, workdir)
+    if not plan.counts:
+      return allocation.leave_out(state, workdir)
+    generate.round_of(job, state, plan, workdir)
   members = [
       folders.host_folder(workdir, number, host)
       for host in range(jax.process_count())

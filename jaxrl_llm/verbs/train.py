@@ -21,6 +21,7 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
@@ -42,6 +43,7 @@ def main(
   model = parts.model(config, parts.tokenizer(config))
   state = start(config, model, workdir)
   for number, members in sorted(chosen.items()):
+    state = allocation.pass_empty(state, workdir)
     state = round_of(config, model, state, number, members, workdir)
   print(f"checkpoint: {checkpoints.latest(folders.checkpoints(workdir))}")
 

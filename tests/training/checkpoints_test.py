@@ -32,6 +32,7 @@ def make_state(updates: int) -> state_lib.TrainState:
       opt_state=opt_state,
       counters=counters,
       position=state_lib.Position(3, 1, 0, updates),
+      allocation={"alpha": [0.1, 1 / 3]},
   )
 
 
@@ -41,7 +42,6 @@ def save(folder, updates, kept=2):
       make_state(updates),
       kept=kept,
       config={"seed": 1},
-      allocation={"alpha": [0.1, 1 / 3]},
   )
 
 
@@ -64,7 +64,7 @@ def test_everything_comes_back_to_the_bit(tmp_path):
   assert int(got.state.counters.bad_in_a_row) == 1
   assert got.state.lineage == "lineage-1"
   assert got.config == {"seed": 1}
-  assert got.allocation == {"alpha": [0.1, 1 / 3]}
+  assert got.state.allocation == {"alpha": [0.1, 1 / 3]}
   alone = checkpoints.restore_params(path, want.params)
   np.testing.assert_array_equal(alone["out"], want.params["out"])
 
