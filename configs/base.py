@@ -375,6 +375,9 @@ def get_config() -> ml_collections.ConfigDict:
   # Keep groups whose rewards are all equal although their advantage is 0. An
   # objective without a group baseline always keeps them.
   config.train.keep_uniform_groups = False
+  # Records of a group that enter the update, half with high and half with low
+  # rewards; all of them enter the group's baseline. Unset: all.
+  config.train.group_limit = placeholder(int)
   # Reference policy for KL terms: a model path; empty takes the start policy.
   config.train.reference = ""
   # Updates between checkpoints inside a round (one is written at its end).

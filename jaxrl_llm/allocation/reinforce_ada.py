@@ -7,8 +7,9 @@ is a round of the run, so that between two of them the policy is trained: a
 prompt that lacks signal keeps its place in the next round, and one that leaves
 makes room for the next by turn.
 
-How many of a prompt's responses enter the update, and against which mean, is
-the other half of the paper: `kept_counts` and `advantages`.
+Two other parts of the paper have keys of their own: train.group_limit lets a
+few responses of each kind into the update, and objective.advantage=group_mean
+takes the mean of all of them off their rewards.
 """
 
 import dataclasses

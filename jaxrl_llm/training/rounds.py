@@ -128,6 +128,7 @@ def open_round(
       tokens_per_row=settings.tokens_per_row,
       # Equal rewards mean no advantage only within a group's own baseline.
       keep_uniform_groups=settings.keep_uniform_groups or not compares,
+      group_limit=settings.group_limit,
       max_staleness=settings.max_staleness,
       policy_version=position.round_updates,
       lineage=lineage,

@@ -29,6 +29,14 @@ def test_a_number_from_the_command_line_is_in_the_formula(capsys):
   assert "1.37" in after and "1.37" not in before
 
 
+def test_the_allocation_is_described(capsys):
+  arguments = ["describe", CONFIG, "--config.allocation.name=cero"]
+  assert door.main([*arguments, "--config.allocation.curvature=2.5"]) == 0
+  shown = capsys.readouterr().out
+  assert "allocation: cero" in shown and "curvature 2.5" in shown
+  assert "reinforce_ada" in shown
+
+
 def test_a_misspelt_name_gets_the_nearest(capsys):
   assert door.main(["describe", CONFIG, "--config.objective.name=grop"]) == 2
   assert "grpo" in capsys.readouterr().err

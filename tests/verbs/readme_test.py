@@ -12,11 +12,16 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from jaxrl_llm.allocation import registry
 from jaxrl_llm.verbs import describe
 from jaxrl_llm.verbs import manual
 
 README = ROOT / "README.md"
-TABLES = {"verbs": manual.markdown_rows, "algorithms": describe.markdown_rows}
+TABLES = {
+    "verbs": manual.markdown_rows,
+    "algorithms": describe.markdown_rows,
+    "allocation": lambda: registry.table().splitlines(),
+}
 
 
 def block(name: str) -> str:
