@@ -18,5 +18,4 @@ def get_config() -> ml_collections.ConfigDict:
   config.allocation.name = "reinforce_ada"
   config.generation.samples_per_prompt = 8
   config.objective.name = "dr_grpo"
-  config.train.group_limit = 4
   return config

@@ -141,8 +141,8 @@ def get_config() -> ml_collections.ConfigDict:
   config.allocation.rate_penalty = placeholder(float)
   # β: exponent of the success rate in that penalty (gvm).
   config.allocation.rate_power = placeholder(float)
-  # Responses that a prompt's signal is counted for, half of each kind
-  # (reinforce_ada).
+  # Responses of a prompt that enter the update, half of each kind; all enter
+  # its baseline (reinforce_ada).
   config.allocation.group = placeholder(int)
   # Rounds that a prompt stays at most (reinforce_ada).
   config.allocation.max_repeats = placeholder(int)
@@ -375,9 +375,6 @@ def get_config() -> ml_collections.ConfigDict:
   # Keep groups whose rewards are all equal although their advantage is 0. An
   # objective without a group baseline always keeps them.
   config.train.keep_uniform_groups = False
-  # Records of a group that enter the update, half with high and half with low
-  # rewards; all of them enter the group's baseline. Unset: all.
-  config.train.group_limit = placeholder(int)
   # Reference policy for KL terms: a model path; empty takes the start policy.
   config.train.reference = ""
   # Updates between checkpoints inside a round (one is written at its end).

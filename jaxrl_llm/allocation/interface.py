@@ -100,6 +100,11 @@ class Allocator:
   state: type[State] = State
   learns: bool = True
 
+  @property
+  def group_limit(self) -> int | None:
+    """Responses of a prompt that enter the update at most; None: all."""
+    return None
+
   def check_budget(self, budget: Budget) -> None:
     """Raises ValueError where the keys do not fit the budget; one line."""
 

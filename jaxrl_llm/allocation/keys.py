@@ -58,12 +58,12 @@ def override(
   values = {}
   for name, value in fields.items():
     if name not in known:
-      nearest = difflib.get_close_matches(name, known, 1, 0.0)
-      advice = f"the nearest that it reads is allocation.{nearest[0]}"
+      near = difflib.get_close_matches(name, known, 1, 0.0)
+      reads = f"allocation.{near[0]} is the nearest" if near else "none"
       raise ValueError(
-          f"allocation.{name}: {type(allocator).__name__.lower()} does not"
-          f" read it; {advice if nearest else 'it reads none'}; unset it or"
-          " choose another allocation.name."
+          f"allocation.{name}: {type(allocator).__name__} does not read it, of"
+          f" what it reads {reads}; unset it, or choose another"
+          " allocation.name."
       )
     values[name] = _convert(name, value, known[name])
   changed = dataclasses.replace(allocator, **values)

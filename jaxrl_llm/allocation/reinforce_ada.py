@@ -7,9 +7,8 @@ is a round of the run, so that between two of them the policy is trained: a
 prompt that lacks signal keeps its place in the next round, and one that leaves
 makes room for the next by turn.
 
-Two other parts of the paper have keys of their own: train.group_limit lets a
-few responses of each kind into the update, and objective.advantage=group_mean
-takes the mean of all of them off their rewards.
+Of the responses of a round, `group` enter the update, half of each kind, and
+with objective.advantage=group_mean the mean of all of them is their baseline.
 """
 
 import dataclasses
@@ -41,7 +40,7 @@ class ReinforceAdaState(interface.State):
 class ReinforceAda(interface.Allocator):
   """Keys of Reinforce-Ada; the defaults are those of its recipe."""
 
-  group: int = keys.key(4, "responses that a prompt is after", at_least=2)
+  group: int = keys.key(4, "responses that enter the update", at_least=2)
   max_repeats: int = keys.key(4, "rounds of a prompt at most", at_least=1)
   leave: str = keys.key(
       "balanced",
@@ -50,6 +49,11 @@ class ReinforceAda(interface.Allocator):
   )
 
   state = ReinforceAdaState
+
+  @property
+  def group_limit(self) -> int:
+    """Down-samples to `group`."""
+    return self.group
 
   def start(
       self, size: int, budget: interface.Budget, seed: int

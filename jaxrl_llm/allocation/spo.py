@@ -1,4 +1,4 @@
-"""SPO's prompt sampling (arXiv 2509.13232): pose what is neither known nor lost.
+"""SPO's prompt sampling (arXiv 2509.13232): pose what is uncertain.
 
 A tracker estimates each prompt's success rate p̂ = α / (α + β) with
 forgetting, and a round draws its prompts, without replacement, with weights

@@ -37,7 +37,7 @@ def best_exposure(
   prices, rates = np.broadcast_arrays(
       np.asarray(prices, float), np.asarray(rates, float)
   )
-  with np.errstate(divide="ignore", invalid="ignore"):
+  with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
     inner = np.log(rates / prices) / rates
   # A price below the slope at Z buys all, one above the slope at 0 nothing.
   result = np.where(prices <= rates * np.exp(-rates * most), most, inner)

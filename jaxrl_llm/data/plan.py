@@ -63,8 +63,9 @@ def select(
   A record counts under the first reason that applies: baseline, error,
   nan_reward, masked (no trained token), stale, long; those that remain of a
   group of two or more whose members' rewards are all equal count under
-  uniform, and what is more of a group than `group_limit` under limit. A group of one stays: whether it can be used is the objective's to
-  say (`index.Index.group_sizes`).
+  uniform, and what is more of a group than `group_limit` under limit. A group
+  of one stays: whether it can be used is the objective's to say
+  (`index.Index.group_sizes`).
 
   Args:
     index: of all records.

@@ -48,6 +48,7 @@ def train(
     mesh: jax.sharding.Mesh | None = None,
     config: Mapping[str, Any] | None = None,
     controls: Mapping[str, float] | None = None,
+    group_limit: int | None = None,
 ) -> TrainState:
   """Trains on one round's folders, from where the state stands, to its end.
 
@@ -69,6 +70,7 @@ def train(
     mesh: devices; None takes one.
     config: JSON object saved in checkpoints.
     controls: numbers of the objective that may change without recompiling.
+    group_limit: records of a group to train on at most; None for no limit.
 
   Returns:
     The state at the beginning of the next round, also saved.
@@ -103,6 +105,7 @@ def train(
       position=state.position,
       lineage=state.lineage,
       fingerprint=functools.partial(policy_lib.fingerprint, state.params),
+      group_limit=group_limit,
   )
   save = functools.partial(
       checkpoints.save,

@@ -98,6 +98,7 @@ def open_round(
     position: state_lib.Position,
     lineage: str,
     fingerprint: Callable[[], str],
+    group_limit: int | None = None,
 ) -> Round:
   """Opens and plans.
 
@@ -111,6 +112,7 @@ def open_round(
     lineage: of the trainer.
     fingerprint: of the trainer's weights; called only at the beginning of a
       round whose rollouts are of another lineage.
+    group_limit: records of a group to train on at most; None for no limit.
 
   Raises:
     ValueError: the folders do not fit the model, the objective or each other.
@@ -128,7 +130,7 @@ def open_round(
       tokens_per_row=settings.tokens_per_row,
       # Equal rewards mean no advantage only within a group's own baseline.
       keep_uniform_groups=settings.keep_uniform_groups or not compares,
-      group_limit=settings.group_limit,
+      group_limit=group_limit,
       max_staleness=settings.max_staleness,
       policy_version=position.round_updates,
       lineage=lineage,

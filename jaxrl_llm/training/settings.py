@@ -31,7 +31,6 @@ class TrainSettings:
   max_bad_updates: int = 5
   max_staleness: int | None = None
   keep_uniform_groups: bool = False
-  group_limit: int | None = None
   reference: str = ""
   checkpoint_every: int = 100
   checkpoints_kept: int = 2
@@ -55,7 +54,6 @@ class TrainSettings:
         "learning_rate",
     ):
       _require(self, key, "0 or more", lambda value: value >= 0)
-    _require(self, "group_limit", "2 or more", lambda value: value >= 2)
     for key in ("epsilon", "max_grad_norm"):
       _require(self, key, "more than 0", lambda value: value > 0)
     for key in ("beta1", "beta2"):

@@ -28,7 +28,7 @@ from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import settings
 
-SECTIONS = ("seed", "mesh", "model", "objective", "train")
+SECTIONS = ("seed", "mesh", "model", "allocation", "objective", "train")
 
 
 def main(
@@ -101,6 +101,7 @@ def round_of(
       reference_params=reference,
       mesh=sharding.make_mesh(config.mesh),
       config=record.select(config, config.keys()),
+      group_limit=parts.allocator(config).group_limit,
   )
 
 

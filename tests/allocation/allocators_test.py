@@ -336,7 +336,7 @@ class TestKeys:
       "keys, words",
       [
           ({"name": "cerro"}, "allocation.name.*'cero'"),
-          ({"name": "uniform", "unit": 4}, "allocation.unit.*uniform"),
+          ({"name": "uniform", "unit": 4}, "allocation.unit.*Uniform"),
           (
               {"name": "cero", "half_life": 0.1},
               "allocation.half_life.*does not read it.*nearest",

@@ -28,7 +28,6 @@ def test_defaults_and_keys_are_those_of_the_base_config():
         ("max_bad_updates", 0),
         ("checkpoints_kept", 0),
         ("max_staleness", -1),
-        ("group_limit", 1),
     ],
 )
 def test_a_value_out_of_range_names_its_key(key, value):
