@@ -51,6 +51,16 @@ def test_fresh_rollouts_need_no_correction(folder):
   assert not work.stale_mask.any()
 
 
+def test_a_limited_group_is_its_own_baseline_as_a_whole(folder):
+  """Two of four are trained on; all four rewards enter the statistics."""
+  whole, limited = open_round(folder), open_round(folder, group_limit=2)
+  np.testing.assert_array_equal(
+      limited.batches[0].members, whole.batches[0].members
+  )
+  groups = limited.index.group_ids[limited.selection.positions]
+  assert set(np.unique(groups, return_counts=True)[1]) == {2}
+
+
 @pytest.mark.parametrize(
     "changes, reason",
     [
