@@ -138,6 +138,11 @@ class TestCero:
     assert means[1] > 2 * max(means[0], means[2])
     assert exposure.sum() <= budget.responses * budget.rounds
 
+  def test_a_price_that_is_just_met_buys_nothing(self):
+    allocator = cero.Cero(budget_price=4 * utility.informativeness(1.0, 1.0))
+    state = allocator.start(SIZE, BUDGET, 0)
+    assert not allocator.propose(state, BUDGET, np.arange(SIZE)).any()
+
   def test_default_capacity_is_that_of_the_paper(self):
     """128 units a round on average, 132 at most."""
     budget = interface.Budget(64, 8, 500)

@@ -24,6 +24,8 @@ def test_the_gradient_is_bounded_as_said():
     )
     exact = np.linalg.norm((np.eye(5)[chosen] - probabilities)[mask])
     found = feedback._gradient(rollout)
+    own = probabilities[np.arange(7), chosen][mask]
+    assert found == pytest.approx(np.linalg.norm(1 - own))
     assert found <= exact + 1e-12 <= np.sqrt(2) * found + 1e-9
 
 
