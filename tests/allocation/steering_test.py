@@ -212,12 +212,17 @@ class TestRun:
   ):
     assert self.call("run", tmp_path / "whole") == 0
     assert "round 0: the allocation leaves it out" in capsys.readouterr().out
-    for module, name, count in (
-        (loop, "train", 1), (checkpoints, "save", 2), (loop, "train", 2)
+    # After a round; within the next, at its first checkpoint; at the end.
+    for module, name, count, inside in (
+        (loop, "train", 1, False),
+        (checkpoints, "save", 1, True),
+        (loop, "train", 2, False),
     ):
       with monkeypatch.context() as patch:
         strike(patch, module, name, count)
         assert self.call("run", tmp_path / "killed") == 130
+      at = self.left_behind(tmp_path / "killed")["at"]
+      assert bool(at["epoch"] + at["minibatch"]) == inside
     assert self.call("run", tmp_path / "killed") == 0
     whole = self.left_behind(tmp_path / "whole")
     assert whole["state"]["rounds_seen"] == 3
