@@ -17,6 +17,7 @@ def get_config() -> ml_collections.ConfigDict:
   config = tiny.get_config()
   config.allocation.name = "cero"
   config.prompts.count = 128
+  config.prompts.eval_count = 16
   config.generation.samples_per_prompt = 8
   config.generation.prompts_per_round = 32
   config.run.rounds = 16

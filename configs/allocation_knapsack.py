@@ -17,4 +17,5 @@ def get_config() -> ml_collections.ConfigDict:
   config = tiny.get_config()
   config.allocation.name = "knapsack"
   config.prompts.count = 64
+  config.prompts.eval_count = 8
   return config

@@ -240,6 +240,23 @@ class TestRun:
     assert len(generated(tmp_path, 2)) > 0
 
 
+  def test_reinforce_ada_trains_on_a_part_of_a_group(self, tmp_path):
+    """Four of eight responses of each group that has both kinds."""
+    arguments = [
+        argument for argument in self.ARGUMENTS if ".allocation." not in argument
+    ]
+    arguments += [
+        "--config.allocation.name=reinforce_ada",
+        "--config.objective.name=dr_grpo", f"--workdir={tmp_path}",
+    ]
+    assert door.main(["generate", *arguments]) == 0
+    assert door.main(["train", *arguments]) == 0
+    groups = feedback.read(feedback.path_of(tmp_path, 0))
+    assert {group["samples"] for group in groups} == {8}
+    mixed = [g for g in groups if 0 < g["correct"] < g["scored"]]
+    assert mixed and {group["trained"] for group in mixed} == {4}
+
+
 def strike(patch, module, name: str, count: int) -> None:
   """Interrupts the process after a function's `count`-th return."""
   real, calls = getattr(module, name), []
