@@ -1,10 +1,9 @@
 """The allocation steers what is generated, in the tiny main job."""
 
 import dataclasses
-import hashlib
-import json
 import pathlib
 
+import graded
 import numpy as np
 import pytest
 
@@ -13,10 +12,7 @@ from jaxrl_llm import __main__ as door
 from jaxrl_llm.allocation import interface
 from jaxrl_llm.allocation import registry
 from jaxrl_llm.data import shards
-from jaxrl_llm.rollout import rewards
-from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import feedback
-from jaxrl_llm.training import loop
 from jaxrl_llm.training import rounds as rounds_lib
 from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import folders
@@ -27,17 +23,6 @@ from jaxrl_llm.verbs import train
 
 ROOT = pathlib.Path(__file__).parents[2]
 ROUNDS = 3
-
-
-def by_difficulty(response, prompt) -> rewards.Verdict:
-  """Right with a share of responses that the prompt's id decides, 0 to 1."""
-  hashed = hashlib.sha256(response.encode()).digest()[0] % 4
-  return rewards.Verdict(float(hashed < prompt.prompt_id % 5), "", True)
-
-
-def grader(config=None) -> rewards.Grader:
-  del config
-  return rewards.Grader(rewards.RewardSettings(), by_difficulty)
 
 
 def small_config():
@@ -55,7 +40,7 @@ def job() -> parts.Job:
   """A job whose pool is passed twice in four rounds."""
   made = parts.job(small_config())
   made.config.generation.prompts_per_round = len(made.train_prompts) // 2
-  return dataclasses.replace(made, grader=grader())
+  return dataclasses.replace(made, grader=graded.grader())
 
 
 def posed_as(job: parts.Job, name: str) -> parts.Job:
@@ -163,112 +148,6 @@ def test_missing_feedback_is_named(job, tmp_path):
   state = dataclasses.replace(state, position=state.position.next_round(0))
   with pytest.raises(ValueError, match="feedback/round_0000.json"):
     allocation.informed(job, state, tmp_path)
-
-
-class TestRun:
-  """CERO in the `run` verb; its first round is left out.
-
-  A first price of 1 is above every prompt's, so nothing is served until the
-  price has come down.
-  """
-
-  ARGUMENTS = (
-      f"--config={ROOT / 'configs/tiny.py'}",
-      "--config.prompts.count=16",
-      "--config.prompts.eval_count=1",
-      "--config.evaluation.samples=1",
-      "--config.evaluation.pass_at=1",
-      "--config.generation.prompts_per_round=4",
-      "--config.generation.samples_per_prompt=8",
-      "--config.generation.slots=32",
-      "--config.train.checkpoint_every=1",
-      "--config.train.groups_per_minibatch=2",
-      "--config.allocation.name=cero",
-      "--config.allocation.budget_price=1.0",
-      "--config.run.rounds=4",
-  )
-
-  @pytest.fixture(autouse=True)
-  def graded_by_difficulty(self, monkeypatch):
-    monkeypatch.setattr(parts, "grader", grader)
-
-  def call(self, verb, workdir) -> int:
-    return door.main([verb, *self.ARGUMENTS, f"--workdir={workdir}"])
-
-  def left_behind(self, workdir) -> dict:
-    """Plans, shards, feedback and the state in the last checkpoint."""
-    found = {
-        str(path.relative_to(workdir)): path.read_bytes()
-        for folder in ("allocation", "feedback", "rollouts")
-        for path in sorted((workdir / folder).rglob("*"))
-        if path.is_file()
-    }
-    path = checkpoints.latest(workdir / "checkpoints")
-    meta = json.loads((path / "meta/metadata").read_text())
-    return found | {"state": meta["allocation"], "at": meta["position"]}
-
-  def test_killed_run_resumes_to_the_same_proposals(
-      self, tmp_path, monkeypatch, capsys
-  ):
-    assert self.call("run", tmp_path / "whole") == 0
-    assert "round 0: the allocation leaves it out" in capsys.readouterr().out
-    # After a round; within the next, at its first checkpoint; at the end.
-    for module, name, count, inside in (
-        (loop, "train", 1, False),
-        (checkpoints, "save", 1, True),
-        (loop, "train", 2, False),
-    ):
-      with monkeypatch.context() as patch:
-        strike(patch, module, name, count)
-        assert self.call("run", tmp_path / "killed") == 130
-      at = self.left_behind(tmp_path / "killed")["at"]
-      assert bool(at["epoch"] + at["minibatch"]) == inside
-    assert self.call("run", tmp_path / "killed") == 0
-    whole = self.left_behind(tmp_path / "whole")
-    assert whole["state"]["rounds_seen"] == 3
-    assert self.left_behind(tmp_path / "killed") == whole
-
-  def test_generate_and_train_pass_the_empty_round_too(self, tmp_path):
-    assert self.call("generate", tmp_path) == 0
-    plans = sorted((tmp_path / "allocation").iterdir())
-    counts = [json.loads(path.read_text())["counts"] for path in plans]
-    assert counts == [[], [8] * 4]
-    assert len(generated(tmp_path, 1)) == 32
-    assert self.call("train", tmp_path) == 0
-    assert (tmp_path / "feedback/round_0001.json").is_file()
-    assert self.call("generate", tmp_path) == 0
-    assert len(generated(tmp_path, 2)) > 0
-
-
-  def test_reinforce_ada_trains_on_a_part_of_a_group(self, tmp_path):
-    """Four of eight responses of each group that has both kinds."""
-    arguments = [
-        argument for argument in self.ARGUMENTS if ".allocation." not in argument
-    ]
-    arguments += [
-        "--config.allocation.name=reinforce_ada",
-        "--config.objective.name=dr_grpo", f"--workdir={tmp_path}",
-    ]
-    assert door.main(["generate", *arguments]) == 0
-    assert door.main(["train", *arguments]) == 0
-    groups = feedback.read(feedback.path_of(tmp_path, 0))
-    assert {group["samples"] for group in groups} == {8}
-    mixed = [g for g in groups if 0 < g["correct"] < g["scored"]]
-    assert mixed and {group["trained"] for group in mixed} == {4}
-
-
-def strike(patch, module, name: str, count: int) -> None:
-  """Interrupts the process after a function's `count`-th return."""
-  real, calls = getattr(module, name), []
-
-  def struck(*arguments, **named):
-    result = real(*arguments, **named)
-    calls.append(name)
-    if len(calls) == count:
-      raise KeyboardInterrupt
-    return result
-
-  patch.setattr(module, name, struck)
 
 
 class TestRefusals:
