@@ -59,19 +59,25 @@ def play(
   return given
 
 
-def by_cero(rates: np.ndarray, rounds: int, draw: np.random.Generator):
+def by_cero(
+    rates: np.ndarray, rounds: int, draw: np.random.Generator
+) -> np.ndarray:
   """Returns the exposures that CERO gives, units."""
   budget = interface.Budget(MEAN_UNITS, ALLOCATOR.unit, rounds)
   return play(rates, budget, draw).sum(0, dtype=np.int64)
 
 
-def by_turn(rates: np.ndarray, rounds: int, draw: np.random.Generator):
+def by_turn(
+    rates: np.ndarray, rounds: int, draw: np.random.Generator
+) -> np.ndarray:
   """Returns equal exposures, units."""
   del draw
   return np.full(len(rates), MEAN_UNITS * rounds / len(rates))
 
 
-def at_random(rates: np.ndarray, rounds: int, draw: np.random.Generator):
+def at_random(
+    rates: np.ndarray, rounds: int, draw: np.random.Generator
+) -> np.ndarray:
   """Returns the exposures of as many units for prompts drawn anew, units.
 
   A round draws prompts without replacement and gives each its most units.
