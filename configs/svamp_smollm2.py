@@ -18,6 +18,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.prompts.question_field = "Body,Question"
   config.prompts.answer_field = "Answer"
   config.prompts.max_tokens = 128
+  config.prompts.eval_count = 100
   config.sampling.max_new_tokens = 96
+  config.generation.prompts_per_round = 24
   config.generation.prompt_buckets = (96, 128)
+  config.run.rounds = 3
   return config
