@@ -4,8 +4,9 @@ Command: python -m jaxrl_llm run --config=configs/gsm8k_smollm2.py
   --config.prompts.path=PATH/TO/gsm8k/train.jsonl --workdir=runs/gsm8k
   (experiments/fetch_smollm2.sh brings the model)
 Hardware: 2 CPU cores, 8 GiB of memory.
-Expect: a run that completes. At temperature 1 few groups hold both right and
-  wrong answers, and only those teach. Not measured yet.
+Expect: a run that completes in about 12 minutes. About 3 % of the answers are
+  right, before and after: few groups hold both right and wrong answers, and
+  only those teach. README.md holds the measured table.
 """
 
 import ml_collections
