@@ -181,7 +181,7 @@ def _train_batch(
       terms = {k: v for k, v in terms.items() if k in trainer.terms}
       minibatch = minibatch_lib.build(trainer, rollouts, terms)
       totals = minibatch_lib.accumulate(
-          trainer, state.params, minibatch, number
+          trainer, state.params, minibatch, number, state.counters.updates
       )
       if _should_stop(trainer, totals):
         return state

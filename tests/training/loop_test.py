@@ -13,6 +13,7 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import minibatch
 from jaxrl_llm.training import prepare
+from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
 
 # The shape of micro-batches stays, so that functions compile once.
@@ -195,3 +196,41 @@ def test_a_round_of_equal_rewards_teaches_nothing_and_is_passed(
   assert record["kind"] == "batch" and record["reward"] == 1.0
   assert record["dropped/uniform"] == len(chosen)
   jax.tree.map(np.testing.assert_array_equal, state.params, tiny_run.params())
+
+
+def test_a_loglinear_proximal_policy_is_one_update_behind(
+    folder, tmp_path, rollouts, monkeypatch
+):
+  """With v − v_μ = n, log π − log prox = (log π − log μ) / n; n = 0 as 1.
+
+  A skipped update, here the one whose mini-batch holds a spoiled record, is
+  no new version. The second round counts from the policy that drew it.
+  """
+  spoil_advantages(monkeypatch, lambda ids: ids == rollouts[0].record_id)
+  spec = algorithms.build({"name": "decoupled_ppo", "proximal": "loglinear"})
+  first = tiny_run.train(folder, tmp_path, spec=spec, settings=ONE_BATCH)
+  version = first.updates
+  second = [
+      dataclasses.replace(rollout, record_id=rollout.record_id ^ 1, round=1)
+      for rollout in rollouts
+  ]
+  drawn = tiny_run.behave(second, first.params, version)
+  path = tiny_run.write(
+      tmp_path / "second", drawn, round=1, policy_version=version
+  )
+  tiny_run.train(path, tmp_path, spec=spec, settings=ONE_BATCH, round=1)
+  records = updates_of(tmp_path)
+  assert [r["skipped"] for r in records].count(1.0) == 2 and version == 6
+  before = [0] + [int(r["updates"]) for r in records[:-1]]
+  lags = [v - version * int(r["round"]) for v, r in zip(before, records)]
+  assert max(lags) == 7
+  for lag, record in zip(lags, records):
+    np.testing.assert_allclose(
+        record["kl/proximal_k1"] * max(lag, 1),
+        record["kl/behavior_k1"],
+        rtol=1e-3,
+        atol=1e-6,
+    )
+    assert (abs(record["correction/mean"] - 1) > 1e-4) == (lag > 1)
+  steps = step.build(tiny_run.POLICY, spec, ONE_BATCH, tiny_run.mesh())
+  assert steps.add._cache_size() == 1
