@@ -71,6 +71,22 @@ def test_cispo_weight_is_detached_and_absolute():
   assert float(gradient[0, 0]) == pytest.approx(-5 * 0.5, rel=1e-6)
 
 
+def test_metrics_show_the_ratio_that_the_gradient_takes():
+  """Cispo: ratio 3, w = 1.2. Sapo, A < 0, τ = 1.05: 4 p (1 − p) 3 = 1.1664.
+
+  p = σ(1.05 · 2) = 0.89090; 4 · 0.89090 · 0.10910 = 0.38879.
+  """
+  batch = _terms([[True]], -1.0, np.log(3.0))
+  for name, gate, after in (("cispo", 1.0, 1.2), ("sapo", 0.38879, 1.16637)):
+    _, gradient = _loss({"name": name}, batch)
+    spec = algorithms.build({"name": name})
+    found = types.finish_metrics(loss_batches.full_output(spec, batch).metrics)
+    assert found["ratio_max"] == pytest.approx(3.0)
+    assert found["gate"] == pytest.approx(gate, rel=1e-4)
+    assert found["ratio_after/mean"] == pytest.approx(after, rel=1e-4)
+    assert float(gradient[0, 0]) == pytest.approx(after, rel=1e-4)
+
+
 def test_effective_sample_size_is_pooled():
   """Weights 1 and 2 in two micro-batches: 0.9; 1 and 10: 0.599."""
   spec = algorithms.build({"name": "ppo"})
