@@ -16,7 +16,7 @@ from jaxrl_llm.verbs import manual
 from jaxrl_llm.verbs import record
 
 ROOT = pathlib.Path(__file__).parents[2]
-CONFIGS = sorted(ROOT.glob("configs/*.py"))
+CONFIGS = sorted(ROOT.glob("configs/**/*.py"))
 
 
 def call(capsys, *arguments: str) -> tuple[int, str]:
