@@ -235,6 +235,9 @@ def token_losses(
     weights = jax.lax.stop_gradient(weights)
     losses = losses * weights
     metrics["correction"] = types.Moments.of(weights, tokens.layout.mask)
+    level = corrections.at_level(log_weights, tokens.layout, spec.weight.level)
+    cut = weights < jnp.exp(level)
+    metrics["correction_cut"] = types.Mean.of(cut, tokens.layout.mask)
   if spec.choice("rejection") != "none":
     rejected = ~tokens.layout.mask
     metrics["rejected"] = types.Mean.of(rejected, terms.mask)

@@ -176,6 +176,21 @@ def test_a_weight_has_one_value_per_token_of_its_row():
   np.testing.assert_allclose(losses, [[-np.exp(2)] * 2, [-1, -1]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("overrides,wanted", [
+    ({"correction": "tis"}, 2 / 4),  # 3 and 6 exceed the cap of 2.
+    ({"correction": "icepop"}, 2 / 4),  # 0.25 and 6 leave [0.5, 5].
+    ({"correction": "decoupled"}, 0.0),
+    ({"correction": "decoupled", "decoupled_cap": 5.0}, 1 / 4),
+])
+def test_share_of_cut_correction_weights(overrides, wanted):
+  weights = np.array([[1.0, 3.0, 0.25, 6.0, 99.0]])
+  batch = _terms([[True] * 4 + [False]], 1.0)
+  batch = dataclasses.replace(batch, behavior_logprobs=-1.0 - np.log(weights))
+  spec = algorithms.build({"name": "ppo"} | overrides)
+  found = types.finish_metrics(loss_batches.full_output(spec, batch).metrics)
+  assert found["correction_cut"] == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize("mode", masked.AGGREGATIONS)
 def test_nothing_but_padding_gives_zero(mode):
   """An empty mini-batch has loss and gradient 0, never NaN."""
