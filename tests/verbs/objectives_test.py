@@ -118,7 +118,10 @@ def test_two_rounds(name, donor, tmp_path):
   if name != "espo":
     places = [(u["round"], u["epoch"], u["minibatch"]) for u in updates]
     assert places == [(r, e, m) for r in (0, 1) for e in (0, 1) for m in (0, 1)]
-  assert all(u["grad_norm"] > 0 and not u["skipped"] for u in updates)
+  assert not any(u["skipped"] for u in updates)
+  # Later updates of a round may find every token with an advantage cut.
+  firsts = [u for u in updates if not u["epoch"] and not u["minibatch"]]
+  assert all(u["grad_norm"] > 0 for u in firsts) and len(firsts) == 2
   assert updates[0]["ratio_deviation"] < 1e-5 < updates[1]["ratio_deviation"]
   assert case.mechanism(updates), updates
   if name in ADVANTAGES:
