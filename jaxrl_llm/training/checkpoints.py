@@ -20,6 +20,7 @@ import optax
 from orbax import checkpoint as ocp
 
 from jaxrl_llm import types
+from jaxrl_llm.data import atomic
 from jaxrl_llm.training import state as state_lib
 
 _ITEMS = {
@@ -69,8 +70,9 @@ def save(
 ) -> pathlib.Path:
   """Writes a checkpoint, then deletes all but the last `kept`.
 
-  A number that is already there is left as it is: since that checkpoint no
-  update was applied, so what came after it repeats itself exactly.
+  Of a number that is already there only the JSON is written anew: since that
+  checkpoint no update was applied, but the position may have moved on, past a
+  round that taught nothing.
 
   Args:
     folder: holds the checkpoints; made if missing.
@@ -85,12 +87,6 @@ def save(
   folder = pathlib.Path(folder).resolve()
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / f"step_{state.updates}"
-  if state.updates in complete_steps(folder):
-    return path
-  if jax.process_index() == 0:
-    for leftover in folder.glob("step_*.orbax-checkpoint-tmp*"):
-      shutil.rmtree(leftover)
-    shutil.rmtree(path, ignore_errors=True)
   meta = {
       "counters": {
           name: int(value) for name, value in vars(state.counters).items()
@@ -100,19 +96,34 @@ def save(
       "config": config,
       "allocation": allocation,
   }
+  meta = json.loads(json.dumps(meta))
+  if state.updates in complete_steps(folder):
+    if jax.process_index() == 0:
+      _move_on(path / "meta" / _ITEMS["meta"], meta)
+    return path
+  if jax.process_index() == 0:
+    for leftover in folder.glob("step_*.orbax-checkpoint-tmp*"):
+      shutil.rmtree(leftover)
+    shutil.rmtree(path, ignore_errors=True)
   with _checkpointer() as checkpointer:
     checkpointer.save(
         path,
         args=ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
             optimizer=ocp.args.StandardSave(state.opt_state),
-            meta=ocp.args.JsonSave(json.loads(json.dumps(meta))),
+            meta=ocp.args.JsonSave(meta),
         ),
     )
   if jax.process_index() == 0:
     for old in list(complete_steps(folder).values())[:-kept]:
       shutil.rmtree(old)
   return path
+
+
+def _move_on(path: pathlib.Path, meta: Mapping[str, Any]) -> None:
+  """Replaces the JSON of a checkpoint whose arrays stay, unless it is equal."""
+  if json.loads(path.read_text(encoding="utf-8")) != meta:
+    atomic.write_json(path, meta)
 
 
 def restore(

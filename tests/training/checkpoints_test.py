@@ -113,6 +113,19 @@ def test_a_number_that_exists_is_left_alone(tmp_path):
   assert (path / "meta" / "metadata").stat().st_mtime_ns == before
 
 
+def test_a_round_without_an_update_is_behind_a_resumed_run(tmp_path):
+  """Same updates, next round: the arrays stay, the position moves on."""
+  path = save(tmp_path, 1)
+  arrays = (path / "params" / "_METADATA").stat().st_mtime_ns
+  state = make_state(1)
+  state = dataclasses.replace(state, position=state.position.next_round(1))
+  saved = checkpoints.save(tmp_path, state, kept=2, config={"seed": 1})
+  assert saved == path
+  assert (path / "params" / "_METADATA").stat().st_mtime_ns == arrays
+  got = checkpoints.restore(path, state.params, OPTIMIZER).state
+  assert got.position == state_lib.Position(4, 0, 0, 0, 1, 1)
+
+
 def test_another_model_gives_one_clear_line(tmp_path):
   path = save(tmp_path, 1)
   with pytest.raises(ValueError, match="step_1: expected .* delete") as error:
