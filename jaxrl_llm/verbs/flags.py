@@ -103,8 +103,15 @@ def require_workdir(workdir: pathlib.Path | None, verb: str) -> pathlib.Path:
 
   Raises:
     ValueError: none was given.
+    OSError: it cannot be made.
   """
   if workdir is None:
     raise ValueError(f"{verb} writes files; say where with --workdir=DIR.")
-  workdir.mkdir(parents=True, exist_ok=True)
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise OSError(
+        f"--workdir={workdir}: cannot be made a folder ({error.strerror});"
+        " choose another path."
+    ) from error
   return workdir

@@ -109,6 +109,11 @@ def model(
     ValueError: the tokenizer has ids that the model does not know.
   """
   chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  if not -(2**63) <= config.seed < 2**63:
+    raise ValueError(
+        f"seed: expected an integer of 64 bits, found {config.seed}; choose a"
+        " smaller one."
+    )
   policy, params = policy_lib.load(chosen.path, chosen, config.seed)
   if text_tokenizer.vocab_size > policy.config.vocab_size:
     raise ValueError(

@@ -13,6 +13,7 @@ from jaxrl_llm import __main__ as door
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import keys
 from jaxrl_llm.verbs import manual
+from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -96,6 +97,7 @@ MISTAKES = {
     "flag": (["run", TINY, "--wrkdir=x"], "workdir"),
     "stray word": (["run", TINY, "workdir"], "'workdir'"),
     "no config": (["run"], "--config"),
+    "no folder": (["train", TINY, f"--workdir={__file__}"], "door_test.py"),
     "no file": (["run", "--config=configs/none.py"], "configs/none.py"),
 }
 
@@ -107,6 +109,12 @@ def test_mistake_gives_one_line_that_names_the_remedy(name, capsys):
   assert code == door.USER_ERROR
   assert expected in text
   assert text.count("\n") == 1 and "Traceback" not in text
+
+
+def test_a_seed_of_more_bits_than_a_key_takes_is_named():
+  config, _ = flags.parse("run", [TINY, f"--config.seed={2**63}"])
+  with pytest.raises(ValueError, match="^seed: expected an integer of 64"):
+    parts.model(config, None)
 
 
 def test_keys_may_come_before_the_file():
