@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -152,6 +153,19 @@ def test_rounds_go_in_order_and_count_on(folder, tmp_path, rollouts):
   assert batches[2]["step0/log_ratio_max_abs"] <= 1e-4
   assert batches[1]["step0/log_ratio_max_abs"] > 1e-2
   assert [r["step"] for r in updates_of(tmp_path)] == list(range(1, 17))
+
+
+@pytest.mark.parametrize("kept", [slice(0, 16), slice(4, None)])
+def test_other_rollouts_are_refused_in_the_middle_of_a_round(
+    folder, rollouts, tmp_path, kept
+):
+  """Fewer groups, or others: what was prepared is not theirs."""
+  settings = dataclasses.replace(ONE_BATCH, checkpoints_kept=9)
+  tiny_run.train(folder, tmp_path, settings=settings)
+  shutil.rmtree(checkpoints.latest(tmp_path / "checkpoints"))
+  other = tiny_run.write(tmp_path / "other", rollouts[kept])
+  with pytest.raises(ValueError, match="other records .* train.rollouts"):
+    tiny_run.train(other, tmp_path, settings=settings)
 
 
 def test_the_feedback_of_a_round(rollouts, tmp_path):
