@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 import pickle
@@ -228,3 +229,14 @@ def test_a_truncated_shard_never_yields_empty_records(write_folder, rollout):
   os.truncate(shard, 65536)
   with pytest.raises(ValueError, match="00001-of-00002, record 1"):
     folder[3]
+
+
+@pytest.mark.parametrize("records", [2, 5])
+def test_a_manifest_of_other_counts_is_refused(write_folder, rollout, records):
+  """Shards of 4 records, of which the manifest names fewer, or more."""
+  path = write_folder("round", [rollout(number) for number in range(8)])
+  content = json.loads((path / manifests.NAME).read_text())
+  content["files"][content["shards"][1]]["records"] = records
+  (path / manifests.NAME).write_text(json.dumps(content))
+  with pytest.raises(ValueError, match=f"{4 + records} records, .* says 8"):
+    shards.open_folder(path)
