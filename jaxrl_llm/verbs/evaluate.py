@@ -134,7 +134,7 @@ def _chosen(
   some = checkpoints.latest(folders.checkpoints(workdir)) is not None
   if wanted == START or not (wanted or some):
     return job.model.start_params, 0
-  path = parts.checkpoint(workdir, wanted)
+  path = parts.checkpoint(job.config, workdir, wanted)
   like = parts.placed_shapes(job.config, job.model.policy)
   params = checkpoints.restore_params(path, like)
   return params, int(path.name.removeprefix("step_"))

@@ -22,7 +22,7 @@ def main(
 ) -> None:
   """Writes the folder and prints its path."""
   workdir = flags.require_workdir(workdir, "export")
-  checkpoint = parts.checkpoint(workdir, config.export.checkpoint)
+  checkpoint = parts.checkpoint(config, workdir, config.export.checkpoint)
   model = parts.model(config, parts.tokenizer(config))
   params = checkpoints.restore_params(checkpoint, model.policy.shapes)
   target = pathlib.Path(config.export.folder or workdir / "export")

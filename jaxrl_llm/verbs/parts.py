@@ -29,6 +29,8 @@ from jaxrl_llm.verbs import settings
 
 Tokenizer = tokenizer_lib.Tokenizer
 Prompt = prompts_lib.Prompt
+# Keys without which a checkpoint would be read as another model's.
+_GROWN_FROM = ("model.path", "model.preset", "model.tokenizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,11 +199,14 @@ def evaluation_settings(
   )
 
 
-def checkpoint(workdir: pathlib.Path, number: str) -> pathlib.Path:
+def checkpoint(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path, number: str
+) -> pathlib.Path:
   """Returns a checkpoint by its number of updates; the latest where empty.
 
   Raises:
     FileNotFoundError: there is none, or not that one.
+    ValueError: it grew out of another model than the configuration names.
   """
   steps = checkpoints.complete_steps(folders.checkpoints(workdir))
   found = [path for step, path in steps.items() if number in ("", str(step))]
@@ -212,6 +217,7 @@ def checkpoint(workdir: pathlib.Path, number: str) -> pathlib.Path:
         f" {number or 'of a training run'}, found {known}; train first, or"
         " correct the number."
     )
+  record.agree(config, _GROWN_FROM, workdir)
   return found[-1]
 
 

@@ -117,6 +117,21 @@ def test_a_seed_of_more_bits_than_a_key_takes_is_named():
     parts.model(config, None)
 
 
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+  """The tokenizer of the configuration is not that of the run."""
+  for name in ("params/_METADATA", "optimizer/_METADATA", "meta/metadata"):
+    path = tmp_path / "checkpoints" / "step_3" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+  config, _ = flags.parse("run", [TINY])
+  record.agree(config, ["model"], tmp_path)
+  config.model.compute_dtype = "bfloat16"
+  assert parts.checkpoint(config, tmp_path, "").name == "step_3"
+  config.model.tokenizer = "other"
+  with pytest.raises(ValueError, match="model.tokenizer .was '', now 'other'"):
+    parts.checkpoint(config, tmp_path, "3")
+
+
 def test_keys_may_come_before_the_file():
   for spelling in ([TINY], TINY.split("=")):
     config, _ = flags.parse("run", ["--config.train.epochs=7", *spelling])
