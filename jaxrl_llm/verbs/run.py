@@ -47,7 +47,7 @@ def main(
     raise ValueError(
         f"run.rounds: expected at least 1, found {config.run.rounds}."
     )
-  record.agree(config, SECTIONS, workdir)
+  record.compare(config, SECTIONS, workdir)
   progress = _read(workdir)
   if progress["rounds"] < config.run.rounds:
     progress = _advance(config, workdir, progress)
@@ -63,6 +63,7 @@ def _advance(
   print(objective.describe(parts.spec(config)))
   print(arithmetic(config))
   job = parts.job(config)
+  record.agree(config, SECTIONS, workdir)
   state = train.start(config, job.model, workdir)
   if BEFORE not in progress["evaluations"]:
     _, folder = evaluate.of(job, job.model.start_params, 0, workdir)

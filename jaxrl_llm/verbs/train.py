@@ -38,8 +38,9 @@ def main(
   parts.spec(config)  # What is wrong here shows before the model is read.
   parts.train_settings(config)
   chosen = rounds(folders.rollouts(config.train.rollouts, workdir), config)
-  record.agree(config, SECTIONS, workdir)
+  record.compare(config, SECTIONS, workdir)
   model = parts.model(config, parts.tokenizer(config))
+  record.agree(config, SECTIONS, workdir)
   state = start(config, model, workdir)
   for number, members in sorted(chosen.items()):
     state = round_of(config, model, state, number, members, workdir)

@@ -121,6 +121,13 @@ def test_killed_run_resumes_to_the_same_bytes(finished, tmp_path):
     ).read_bytes()
 
 
+def test_a_refused_command_does_not_bind_the_next(tmp_path, capsys):
+  wrong = ("--config.prompts.source=jsonl", "--config.prompts.path=nowhere")
+  code, text = call(capsys, "run", *wrong, f"--workdir={tmp_path}")
+  assert code == door.USER_ERROR and "found nothing at 'nowhere'" in text
+  assert not (tmp_path / "config.json").exists()
+
+
 def test_finished_run_only_shows_its_table(finished, capsys):
   workdir, output = finished
   before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.json*")}
