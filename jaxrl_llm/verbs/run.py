@@ -18,8 +18,10 @@ from jaxrl_llm.data import atomic
 from jaxrl_llm.data import manifest
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.losses import objective
+from jaxrl_llm.models import sharding
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import trainer as trainer_lib
 from jaxrl_llm.verbs import evaluate
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
@@ -62,6 +64,7 @@ def _advance(
   """Does the rounds that are missing; returns the progress."""
   print(objective.describe(parts.spec(config)))
   print(arithmetic(config))
+  _check_training(config)
   job = parts.job(config)
   record.agree(config, SECTIONS, workdir)
   state = train.start(config, job.model, workdir)
@@ -79,6 +82,29 @@ def _advance(
     if done >= config.run.rounds:
       return progress
     state = _round(job, state, workdir)
+
+
+def _check_training(config: ml_collections.ConfigDict) -> None:
+  """Refuses, before a round is generated for it, what cannot be trained.
+
+  Raises:
+    ValueError: naming the key.
+  """
+  trainer_lib.check_rows(
+      parts.train_settings(config), sharding.make_mesh(config.mesh)
+  )
+  needs = objective.requirements(parts.spec(config))
+  if needs.versions:
+    raise ValueError(
+        "objective.proximal: loglinear reads a policy version that the job"
+        " does not supply; set it to recomputed."
+    )
+  if config.sampling.record_topk < needs.behavior_topk:
+    raise ValueError(
+        f"sampling.record_topk: expected at least {needs.behavior_topk}, which"
+        f" {config.objective.name} reads, found {config.sampling.record_topk};"
+        " raise it."
+    )
 
 
 def arithmetic(config: ml_collections.ConfigDict) -> str:

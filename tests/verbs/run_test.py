@@ -128,6 +128,29 @@ def test_a_refused_command_does_not_bind_the_next(tmp_path, capsys):
   assert not (tmp_path / "config.json").exists()
 
 
+@pytest.mark.parametrize(
+    "refused, changes",
+    [
+        (
+            "sampling.record_topk",  # Sis reads the top 100 of its anchor.
+            ["objective.name=sis", "objective.anchor=behavior",
+             "sampling.record_topk=99"],
+        ),
+        (
+            "objective.proximal",
+            ["objective.name=ppo", "objective.proximal=loglinear"],
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_a_round(
+    tmp_path, capsys, monkeypatch, refused, changes
+):
+  monkeypatch.delattr("jaxrl_llm.verbs.parts.job")
+  flags = [f"--config.{change}" for change in changes]
+  code, text = call(capsys, "run", *flags, f"--workdir={tmp_path}")
+  assert code == door.USER_ERROR and f"error: {refused}: " in text
+
+
 def test_finished_run_only_shows_its_table(finished, capsys):
   workdir, output = finished
   before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.json*")}
