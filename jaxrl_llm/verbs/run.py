@@ -45,6 +45,12 @@ def main(
 ) -> None:
   """Brings the run to its end from wherever it stands."""
   workdir = flags.require_workdir(workdir, "run")
+  with folders.alone(workdir):
+    _main(config, workdir)
+
+
+def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Does what `main` says, as the only writer."""
   if config.run.rounds < 1:
     raise ValueError(
         f"run.rounds: expected at least 1, found {config.run.rounds}."

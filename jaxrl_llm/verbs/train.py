@@ -35,6 +35,12 @@ def main(
 ) -> None:
   """Trains on every round that is there."""
   workdir = flags.require_workdir(workdir, "train")
+  with folders.alone(workdir):
+    _main(config, workdir)
+
+
+def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Does what `main` says, as the only writer."""
   parts.spec(config)  # What is wrong here shows before the model is read.
   parts.train_settings(config)
   chosen = rounds(folders.rollouts(config.train.rollouts, workdir), config)

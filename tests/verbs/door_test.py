@@ -11,6 +11,7 @@ import pytest
 from configs import base
 from jaxrl_llm import __main__ as door
 from jaxrl_llm.verbs import flags
+from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import keys
 from jaxrl_llm.verbs import manual
 from jaxrl_llm.verbs import parts
@@ -115,6 +116,15 @@ def test_a_seed_of_more_bits_than_a_key_takes_is_named():
   config, _ = flags.parse("run", [TINY, f"--config.seed={2**63}"])
   with pytest.raises(ValueError, match="^seed: expected an integer of 64"):
     parts.model(config, None)
+
+
+@pytest.mark.parametrize("verb", ["generate", "run", "train"])
+def test_a_second_writer_is_kept_out(verb, tmp_path, capsys):
+  with folders.alone(tmp_path):
+    code, text = call(capsys, verb, TINY, f"--workdir={tmp_path}")
+  assert code == door.USER_ERROR and "another command is writing" in text
+  with folders.alone(tmp_path):
+    pass
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
