@@ -1,5 +1,6 @@
 """The command line: help, errors, and the keys it knows."""
 
+import errno
 import json
 import pathlib
 import resource
@@ -175,6 +176,8 @@ def test_only_worded_errors_lose_their_traceback():
   ours = raised(lambda: keys.check(["a"], ["b"], "here"))
   assert door.is_user_error(ours)
   assert door.is_user_error(raised(lambda: open("/no/such/file")))
+  assert door.is_user_error(OSError(errno.ENOSPC, "No space left on device"))
+  assert door.is_user_error(PermissionError(errno.EACCES, "Permission denied"))
   # Inside the package, but out of an operation that failed.
   failed = raised(lambda: keys.read(b"\0"))
   assert not door.is_user_error(failed)
