@@ -78,6 +78,7 @@ def job(config: ml_collections.ConfigDict) -> Job:
   text_tokenizer = tokenizer(config)
   train_prompts, evaluation_prompts = prompts(config, text_tokenizer)
   network = model(config, text_tokenizer)
+  _check_topk(sampling_settings(config).record_topk, network.policy)
   _check_lengths(
       [*train_prompts, *evaluation_prompts],
       sampling_settings(config).max_new_tokens,
@@ -234,6 +235,15 @@ def lineage(config: ml_collections.ConfigDict, params: types.PyTree) -> str:
   }
   text = json.dumps([policy_lib.fingerprint(params), chosen], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_topk(topk: int, policy: policy_lib.Policy) -> None:
+  """Refuses to record more ids than the model has."""
+  if topk > policy.config.vocab_size:
+    raise ValueError(
+        "sampling.record_topk: expected at most the model's"
+        f" {policy.config.vocab_size} ids, found {topk}; lower it."
+    )
 
 
 def _check_lengths(

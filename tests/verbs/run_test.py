@@ -121,6 +121,15 @@ def test_killed_run_resumes_to_the_same_bytes(finished, tmp_path):
     ).read_bytes()
 
 
+def test_more_recorded_ids_than_the_model_has(tmp_path, capsys):
+  code, text = call(
+      capsys, "generate", "--config.sampling.record_topk=273",
+      f"--workdir={tmp_path}",
+  )
+  assert code == door.USER_ERROR
+  assert "error: sampling.record_topk: expected at most the model's 272" in text
+
+
 def test_a_refused_command_does_not_bind_the_next(tmp_path, capsys):
   wrong = ("--config.prompts.source=jsonl", "--config.prompts.path=nowhere")
   code, text = call(capsys, "run", *wrong, f"--workdir={tmp_path}")
