@@ -72,6 +72,13 @@ def _advance(
   print(arithmetic(config))
   _check_training(config)
   job = parts.job(config)
+  shortest = min(prompt.tokens.size for prompt in job.train_prompts)
+  if shortest >= config.train.tokens_per_row:
+    raise ValueError(
+        f"train.tokens_per_row: the shortest prompt has {shortest} tokens,"
+        f" expected room for a response too, found"
+        f" {config.train.tokens_per_row}; raise it."
+    )
   record.agree(config, SECTIONS, workdir)
   state = train.start(config, job.model, workdir)
   if BEFORE not in progress["evaluations"]:

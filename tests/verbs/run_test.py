@@ -130,6 +130,17 @@ def test_more_recorded_ids_than_the_model_has(tmp_path, capsys):
   assert "error: sampling.record_topk: expected at most the model's 272" in text
 
 
+def test_rows_that_hold_no_prompt_are_refused_before_a_round(
+    tmp_path, capsys
+):
+  code, text = call(
+      capsys, "run", "--config.train.tokens_per_row=60",
+      f"--workdir={tmp_path}",
+  )
+  assert code == door.USER_ERROR and "error: train.tokens_per_row: the" in text
+  assert not any(tmp_path.glob("evaluations"))
+
+
 def test_a_refused_command_does_not_bind_the_next(tmp_path, capsys):
   wrong = ("--config.prompts.source=jsonl", "--config.prompts.path=nowhere")
   code, text = call(capsys, "run", *wrong, f"--workdir={tmp_path}")
