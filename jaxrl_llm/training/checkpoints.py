@@ -8,7 +8,9 @@ at all; older ones are deleted only after that.
 
 from collections.abc import Mapping
 import dataclasses
+import errno
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -83,6 +85,9 @@ def save(
 
   Returns:
     The folder of the checkpoint.
+
+  Raises:
+    OSError: the disk is full; the checkpoints that were there stay.
   """
   folder = pathlib.Path(folder).resolve()
   folder.mkdir(parents=True, exist_ok=True)
@@ -105,15 +110,20 @@ def save(
     for leftover in folder.glob("step_*.orbax-checkpoint-tmp*"):
       shutil.rmtree(leftover)
     shutil.rmtree(path, ignore_errors=True)
-  with _checkpointer() as checkpointer:
-    checkpointer.save(
-        path,
-        args=ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            optimizer=ocp.args.StandardSave(state.opt_state),
-            meta=ocp.args.JsonSave(meta),
-        ),
-    )
+  arguments = ocp.args.Composite(
+      params=ocp.args.StandardSave(state.params),
+      optimizer=ocp.args.StandardSave(state.opt_state),
+      meta=ocp.args.JsonSave(meta),
+  )
+  try:
+    with _checkpointer() as checkpointer:
+      checkpointer.save(path, args=arguments)
+  except ValueError as error:
+    # How the library of the arrays' files words a full disk.
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    reason = os.strerror(errno.ENOSPC)
+    raise OSError(errno.ENOSPC, reason, str(path)) from error
   if jax.process_index() == 0:
     for old in list(complete_steps(folder).values())[:-kept]:
       shutil.rmtree(old)

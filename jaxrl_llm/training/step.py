@@ -206,8 +206,9 @@ def _add(loss, params, totals, batch, weights, sums):
 def _update(optimizer, params, opt_state, counters, totals):
   """Applies the optimizer, or changes nothing if a number is not finite."""
   norm = optax.tree.norm(totals.grads)
-  finite = jnp.isfinite(norm) & jnp.isfinite(totals.loss)
   deltas, moved = optimizer.update(totals.grads, opt_state, params)
+  stride = optax.tree.norm(deltas)
+  finite = jnp.isfinite(jnp.stack([norm, totals.loss, stride])).all()
   stepped = optax.apply_updates(params, deltas)
   params, opt_state = jax.tree.map(
       lambda new, old: jnp.where(finite, new, old),

@@ -48,7 +48,13 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   model = parts.model(config, parts.tokenizer(config))
   record.agree(config, SECTIONS, workdir)
   state = start(config, model, workdir)
-  for number, members in sorted(chosen.items()):
+  left = {n: chosen[n] for n in sorted(chosen) if n >= state.position.round}
+  if not left:
+    print(
+        "nothing to train on: the latest checkpoint lies behind these"
+        " rollouts; name a new --workdir to train on others."
+    )
+  for number, members in left.items():
     state = round_of(config, model, state, number, members, workdir)
   print(f"checkpoint: {checkpoints.latest(folders.checkpoints(workdir))}")
 

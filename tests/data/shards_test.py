@@ -177,7 +177,16 @@ MISFITS = [
     ({"lineage": "other"}, "lineage: folder 'lineage', record 'other'"),
     ({"reward_parts": {"correct": 1.0}}, "reward_parts: folder"),
     ({"response_tokens": np.array([1, -1, 2], np.int32)}, "negative token id"),
-    ({"temperature": float("nan")}, "temperature: expected ≥ 0"),
+    ({"temperature": float("nan")}, "temperature: expected finite and > 0"),
+    ({"temperature": 0.0}, "temperature: expected finite and > 0"),
+    (
+        {"temperature": np.inf, "role": "baseline"},
+        "temperature: expected finite and ≥ 0, found inf",
+    ),
+    ({"reward": -np.inf}, "reward: expected finite, or NaN, found -inf"),
+    ({"window_start": 3}, "window_start: expected from 0 to 2, found 3"),
+    ({"window_start": -1}, "window_start: expected from 0 to 2, found -1"),
+    ({"round": 5}, "round: folder 0, record 5"),
 ]
 
 
@@ -185,7 +194,7 @@ MISFITS = [
 def test_records_that_do_not_fit_are_refused(
     tmp_path, metadata, rollout, changes, message
 ):
-  """S3: missing behaviour log-probs are an error; so is an unknown mass."""
+  """Missing behaviour log-probs are an error; so is an unknown mass."""
   writer = shards.ShardWriter(tmp_path, metadata(), 1)
   with pytest.raises(ValueError, match=f"record .*{message}.*nothing was writ"):
     writer.write(0, [rollout(0, **changes)])

@@ -1,11 +1,13 @@
 """Checkpoints are there as a whole or not at all."""
 
 import dataclasses
+import errno
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from orbax import checkpoint as ocp
 import pytest
 
 from jaxrl_llm.training import checkpoints
@@ -43,6 +45,21 @@ def save(folder, updates, kept=2):
       config={"seed": 1},
       allocation={"alpha": [0.1, 1 / 3]},
   )
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_stays(
+    tmp_path, monkeypatch
+):
+  path = save(tmp_path, 7, kept=1)
+
+  def fail(self, *args, **kwargs):
+    raise ValueError("RESOURCE_EXHAUSTED: Error writing \"d/9c\"")
+
+  monkeypatch.setattr(ocp.Checkpointer, "save", fail)
+  with pytest.raises(OSError, match="No space left on device.*step_8") as info:
+    save(tmp_path, 8, kept=1)
+  assert info.value.errno == errno.ENOSPC
+  assert checkpoints.latest(tmp_path) == path
 
 
 def test_everything_comes_back_to_the_bit(tmp_path):

@@ -87,6 +87,16 @@ def test_too_many_in_a_row_stop_the_run(folder, tmp_path, monkeypatch):
   assert checkpoints.latest(tmp_path / "checkpoints") is None
 
 
+def test_a_step_that_would_leave_the_numbers_is_not_taken(folder, tmp_path):
+  """Finite gradients, and a learning rate that no float32 holds the sum of."""
+  settings = dataclasses.replace(
+      ONE_BATCH, learning_rate=1e30, max_bad_updates=2
+  )
+  with pytest.raises(FloatingPointError, match="train: 2 updates in a row"):
+    tiny_run.train(folder, tmp_path, settings=settings)
+  assert all(np.isfinite(r["grad_norm"]) for r in updates_of(tmp_path))
+
+
 def test_one_compilation_serves_every_size_and_control(rollouts):
   """4 and 16 records, and another clip bound, run the same function."""
   trainer = trainer_lib.build(

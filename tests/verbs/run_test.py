@@ -247,6 +247,9 @@ def test_frozen_rollouts_train_another_objective(finished, tmp_path, capsys):
   code, text = call(capsys, "train", *arguments)
   assert code == 0 and f"{tmp_path}/checkpoints/step_" in text
   assert not (tmp_path / "rollouts").exists()
+  assert "nothing to train on" not in text
+  code, text = call(capsys, "train", *arguments)
+  assert code == 0 and "nothing to train on: the latest checkpoint" in text
 
 
 class TestErrors:
