@@ -87,6 +87,19 @@ def test_too_many_in_a_row_stop_the_run(folder, tmp_path, monkeypatch):
   assert checkpoints.latest(tmp_path / "checkpoints") is None
 
 
+def test_records_longer_than_a_row_are_dropped_aloud(
+    folder, tmp_path, rollouts, capsys
+):
+  longest = max(
+      r.prompt_tokens.size + r.response_tokens.size for r in rollouts
+  )
+  settings = dataclasses.replace(
+      tiny_run.SETTINGS, tokens_per_row=longest - 1
+  )
+  tiny_run.train(folder, tmp_path, settings=settings)
+  assert "longer than train.tokens_per_row" in capsys.readouterr().out
+
+
 def test_a_step_that_would_leave_the_numbers_is_not_taken(folder, tmp_path):
   """Finite gradients, and a learning rate that no float32 holds the sum of."""
   settings = dataclasses.replace(
