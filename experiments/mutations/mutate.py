@@ -1,17 +1,19 @@
 """Changes the losses in one place at a time and asks whether the tests see it.
 
 Command: .venv/bin/python -m experiments.mutations.mutate [--list]
-  [--only=OPERATOR ...] [--file=NAME ...] [--sample=N --seed=S] [--again]
-  [--folder=runs/mutations]
+  [--summary] [--only OPERATOR ...] [--file NAME ...] [--unexplained]
+  [--sample=N --seed=S] [--again] [--folder=runs/mutations]
 Hardware: one CPU core.
 Expect: one line per mutant, then a table of mutants, caught and survivors by
-  operator. SURVIVORS.md says why the survivors are what they are.
+  operator, then the survivors, each explained in SURVIVORS.md.
 
-The checkout is never touched: mutants live in FOLDER/copy. The unchanged copy
-has to pass first. Every mutant then meets the fast tests; those that pass them
-meet the rest. FOLDER/results.jsonl keeps one line per mutant and stage, so a
-run that was stopped goes on where it was; --again forgets what survived, for
-use after a test was added.
+The checkout is never touched: mutants live in FOLDER/copy. Every mutant meets
+the tests that speak of its module; those that pass them meet the rest in a
+second pass. A test catches a mutant only if it passes on the unchanged copy.
+FOLDER/results.jsonl keeps one line per mutant and stage, so a run that was
+stopped goes on where it was, and --summary tells how far it came; --again
+forgets what survived, for use after a test was added; --unexplained leaves out
+what SURVIVORS.md explains.
 """
 
 import argparse
@@ -29,9 +31,10 @@ from experiments.mutations import worker
 
 MUTATED = "jaxrl_llm/losses"
 UNCHANGED = "unchanged"
+SURVIVORS = pathlib.Path(__file__).with_name("SURVIVORS.md")
 Mutant = source_lib.Mutant
 # Tests that begin a run: those that caught the nearest mutants.
-NEAREST = 5
+NEAREST = 3
 
 
 class Results:
@@ -59,7 +62,7 @@ class Results:
     self._lines = {
         (name, stage): record
         for (name, stage), record in self._lines.items()
-        if name == UNCHANGED or record["status"] != "survived"
+        if record["status"] != "survived"
     }
 
   def catchers(self, mutant: Mutant, stage: str) -> list[str]:
@@ -91,6 +94,8 @@ def choose(asked: argparse.Namespace) -> list[Mutant]:
       found += operators.mutants(name, path.read_bytes())
   if asked.only:
     found = [m for m in found if m.operator in asked.only]
+  if asked.unexplained:
+    found = [m for m in found if not explained(m)]
   if asked.sample is not None:
     count = min(asked.sample, len(found))
     found = random.Random(asked.seed).sample(found, count)
@@ -98,22 +103,22 @@ def choose(asked: argparse.Namespace) -> list[Mutant]:
 
 
 def check_unchanged(
-    copy: pathlib.Path, stage: str, results: Results, log: pathlib.Path
+    test: str, copy: pathlib.Path, results: Results, log: pathlib.Path
 ) -> None:
-  """Raises RuntimeError unless the unchanged copy passes."""
-  parts = (copy / worker.PACKAGE, copy / "tests/losses", copy / "tests/golden")
-  state = "-".join(digest(part) for part in parts)
-  record = results.find(UNCHANGED, stage, state)
-  if record is None:
-    verdict = worker.judge(copy, stage, [], log)
-    record = _record(UNCHANGED, "", 0, stage, state, verdict)
-    results.add(record)
-  _say(record)
-  if record["status"] != "survived":
+  """Raises RuntimeError unless the test passes on the unchanged copy."""
+  name = f"{UNCHANGED} {test}"
+  file = copy / test.split("::")[0]
+  state = f"{digest(copy / worker.PACKAGE)}-{digest(file)}"
+  if results.find(name, "", state):
+    return
+  if not worker.passes(copy, test, log):
     raise RuntimeError(
-        f"the unchanged package fails {record['test']}: {record['reason']};"
-        f" mend it first, see {log}."
+        f"{test} fails on the unchanged package too; mend it first, see {log}."
     )
+  results.add({
+      "mutant": name, "path": "", "line": 0, "stage": "", "digest": state,
+      "status": "passed", "test": test,
+  })
 
 
 def _record(name, path, line, stage, state, verdict) -> dict:
@@ -136,23 +141,15 @@ def study(
     log: pathlib.Path,
 ) -> None:
   """Judges every mutant that has no result yet, stage by stage."""
-  passed = mutants
   for stage in worker.STAGES:
-    if passed:
-      check_unchanged(copy, stage, results, log)
     survivors = []
-    for mutant in passed:
-      place = copy / mutant.path
-      state = digest(place)
+    for mutant in mutants:
+      state = digest(copy / mutant.path)
       record = results.find(mutant.name, stage, state)
       if record is None:
-        content = place.read_bytes()
-        first = results.catchers(mutant, stage)
-        try:
-          place.write_bytes(mutant.apply(content))
-          verdict = worker.judge(copy, stage, first, log)
-        finally:
-          place.write_bytes(content)
+        verdict = _judge(mutant, stage, copy, results, log)
+        if verdict.status == "caught":
+          check_unchanged(verdict.test, copy, results, log)
         record = _record(
             mutant.name, mutant.path, mutant.line, stage, state, verdict
         )
@@ -160,7 +157,29 @@ def study(
         _say(record)
       if record["status"] == "survived":
         survivors.append(mutant)
-    passed = survivors
+    mutants = survivors
+
+
+def _judge(
+    mutant: Mutant, stage: str, copy: pathlib.Path, results: Results,
+    log: pathlib.Path,
+) -> worker.Verdict:
+  """Runs a stage on the copy with the mutant in it, then takes it out."""
+  place = copy / mutant.path
+  content = place.read_bytes()
+  tests, plugin = worker.tests_of(place.stem, stage)
+  first = results.catchers(mutant, stage)
+  try:
+    place.write_bytes(mutant.apply(content))
+    return worker.judge(copy, tests, plugin, first, log)
+  finally:
+    place.write_bytes(content)
+
+
+def explained(mutant: Mutant) -> bool:
+  """Whether SURVIVORS.md says why the mutant changes no value."""
+  name = mutant.name.removeprefix(f"{MUTATED}/")
+  return f"- `{name}`\n" in SURVIVORS.read_text()
 
 
 def summary(mutants: list[Mutant], results: Results) -> str:
@@ -174,7 +193,7 @@ def summary(mutants: list[Mutant], results: Results) -> str:
     for stage in worker.STAGES:
       record = results.find(mutant.name, stage, state)
       if record is None:
-        status = "unjudged" if stage == "fast" else "fast only"
+        status = "unjudged" if stage == "near" else "near only"
         break
       spent["seconds"] += record["seconds"]
       spent["cpu"] += record["cpu"]
@@ -182,14 +201,15 @@ def summary(mutants: list[Mutant], results: Results) -> str:
       if status != "survived":
         break
     counts[mutant.operator][status] += 1
-    if status in ("survived", "fast only"):
-      survivors.append(f"{status}: {mutant.name}")
-  kinds = ("caught", "survived", "fast only", "broken", "unjudged")
+    if status in ("survived", "near only"):
+      known = "explained" if explained(mutant) else "NOT EXPLAINED"
+      survivors.append(f"{status}, {known}: {mutant.name}")
+  kinds = ("caught", "survived", "near only", "broken", "unjudged")
   total = sum(counts.values(), collections.Counter())
   rows = [f"{'operator':14}" + "".join(f"{k:>10}" for k in kinds)]
   for name, row in [*sorted(counts.items()), ("all", total)]:
     rows.append(f"{name:14}" + "".join(f"{row[k]:>10}" for k in kinds))
-  judged = total["caught"] + total["survived"] + total["fast only"]
+  judged = total["caught"] + total["survived"] + total["near only"]
   if judged:
     rows.append(
         f"caught {total['caught']} of {judged}"
@@ -209,6 +229,7 @@ def main() -> int:
   parser.add_argument("--file", nargs="+")
   parser.add_argument("--sample", type=int)
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--unexplained", action="store_true")
   parser.add_argument("--again", action="store_true")
   parser.add_argument(
       "--folder", type=pathlib.Path, default=worker.ROOT / "runs/mutations"

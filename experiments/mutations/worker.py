@@ -13,19 +13,40 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = "jaxrl_llm"
 COPIED = (PACKAGE, "configs", "tests", "pytest.ini")
-STAGES = ("fast", "rest")
-# Cheap and telling files first; those of the second stage come last.
-FILES = (
-    "golden_test", "kernels_test", "regularizers_test", "bounds_test",
-    "golden_corrections_test", "golden_regions_test", "golden_topk_test",
-    "cases_test", "advantages_test", "spec_test", "invariance_test",
-)
+STAGES = ("near", "rest")
+# Tests that speak of each module, telling ones first; they meet its mutants
+# before all others do.
+NEAR = {
+    "adaptive": ("bounds", "golden_regions", "golden"),
+    "advantages": ("advantages", "token_advantages", "golden"),
+    "algorithms": ("description", "golden"),
+    "budgets": ("golden_regions", "diagnostics", "bounds", "detached"),
+    "corrections": ("golden_corrections", "bounds", "description", "cases"),
+    "description": ("description", "spec"),
+    "diagnostics": ("diagnostics", "cases", "detached"),
+    "divergences": ("divergences", "golden_topk", "detached"),
+    "kernels": ("kernels", "masked"),
+    "masked": ("masked", "cases", "bounds"),
+    "objective": ("regularizers", "cases", "detached", "advantages",
+                  "golden_corrections"),
+    "parts": ("description", "spec"),
+    "ratios": ("golden_regions", "golden_topk", "bounds", "golden"),
+    "regularizers": ("regularizers",),
+    "spec": ("spec", "description"),
+    "surrogates": ("cases", "detached", "golden"),
+    "token_advantages": ("token_advantages", "advantages"),
+    "tokens": ("bounds", "detached", "golden_corrections", "golden"),
+    "trust_regions": ("diagnostics", "bounds", "golden_regions", "detached",
+                      "golden"),
+    "validation": ("description", "spec"),
+}
 _WARM = (
     "jax", "jax.numpy", "numpy", "chex", "hypothesis",
     "hypothesis.extra.numpy", "hypothesis.strategies",
@@ -78,21 +99,17 @@ def fresh_copy(folder: pathlib.Path) -> pathlib.Path:
 
 
 class _Plugin:
-  """Orders the tests of a stage and remembers the first that failed."""
+  """Orders the tests and remembers the first that failed."""
 
-  def __init__(self, stage: str, first: list[str]):
-    self.stage, self.first = stage, first
+  def __init__(self, chosen: Callable[[str], bool], order: Callable):
+    self._chosen, self._order = chosen, order
     self.test = self.reason = self.uncollected = ""
 
   def pytest_collection_modifyitems(self, config, items):
-    mine = [i for i in items if _stage(i.nodeid) == self.stage]
-    config.hook.pytest_deselected(items=[i for i in items if i not in mine])
-    items[:] = sorted(mine, key=lambda i: self._rank(i.nodeid))
-
-  def _rank(self, test: str) -> tuple[int, int]:
-    early = self.first.index(test) if test in self.first else len(self.first)
-    module = pathlib.Path(test.split("::")[0]).stem
-    return early, FILES.index(module) if module in FILES else len(FILES)
+    out = [i for i in items if not self._chosen(i.nodeid)]
+    config.hook.pytest_deselected(items=out)
+    kept = [i for i in items if self._chosen(i.nodeid)]
+    items[:] = sorted(kept, key=lambda i: self._order(i.nodeid))
 
   def pytest_collectreport(self, report):
     if report.failed:
@@ -106,20 +123,31 @@ class _Plugin:
       self.reason = (text.splitlines() or [""])[0][:200]
 
 
-def _stage(test: str) -> str:
-  slow = "invariance_test" in test or test.endswith("float32]")
-  return "rest" if slow else "fast"
+def tests_of(module: str, stage: str) -> tuple[list[str], _Plugin]:
+  """(files, plugin): the tests that a stage runs for a module's mutants."""
+  near = [f"tests/losses/{name}_test.py" for name in NEAR.get(module, ())]
+  is_near = lambda test: (
+      test.split("::")[0] in near and not test.endswith("float32]")
+  )
+  if stage == "near":
+    order = lambda test: near.index(test.split("::")[0])
+    return near, _Plugin(is_near, order)
+  return ["tests/losses"], _Plugin(
+      lambda test: not is_near(test), lambda _: 0
+  )
 
 
 def judge(
-    copy: pathlib.Path, stage: str, first: list[str], log: pathlib.Path
+    copy: pathlib.Path, tests: list[str], plugin: _Plugin, first: list[str],
+    log: pathlib.Path,
 ) -> Verdict:
-  """Runs the tests of a stage on the copy as it stands, up to a failure.
+  """Runs tests on the copy as it stands, up to a failure.
 
   Args:
     copy: from `fresh_copy`, perhaps with a mutant in it.
-    stage: one of STAGES.
-    first: tests to begin with.
+    tests: files or tests.
+    plugin: which of them, in which order.
+    first: tests to run on their own before.
     log: takes what the tests print.
   """
   began = time.monotonic()
@@ -127,7 +155,7 @@ def judge(
   child = os.fork()
   if not child:
     os.close(reader)
-    _child(copy, stage, first, log, writer)
+    _child(copy, [first, tests] if first else [tests], plugin, log, writer)
   os.close(writer)
   with os.fdopen(reader) as pipe:
     told = pipe.read()
@@ -142,7 +170,13 @@ def judge(
   )
 
 
-def _child(copy, stage, first, log, writer) -> None:
+def passes(copy: pathlib.Path, test: str, log: pathlib.Path) -> bool:
+  """Whether one test passes on the copy."""
+  plugin = _Plugin(lambda _: True, lambda _: 0)
+  return judge(copy, [test], plugin, [], log).status == "survived"
+
+
+def _child(copy, rounds, plugin, log, writer) -> None:
   """Tells the parent what the tests said, and ends the process."""
   try:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -153,14 +187,15 @@ def _child(copy, stage, first, log, writer) -> None:
     sys.path[:] = [str(copy)] + [p for p in sys.path if p not in here]
     # Compiled files are told apart by size and second only.
     sys.dont_write_bytecode = True
-    plugin = _Plugin(stage, first)
-    code = pytest.main(
-        ["tests/losses", "-x", "-q", "--tb=short", "-p", "no:cacheprovider",
-         f"--rootdir={copy}", f"--config-file={copy / 'pytest.ini'}"],
-        plugins=[plugin],
-    )
-    told = _told(plugin, int(code), copy)
-    os.write(writer, json.dumps(told).encode())
+    for tests in rounds:
+      code = pytest.main(
+          [*tests, "-x", "-q", "--tb=short", "-p", "no:cacheprovider",
+           f"--rootdir={copy}", f"--config-file={copy / 'pytest.ini'}"],
+          plugins=[plugin],
+      )
+      if code == pytest.ExitCode.TESTS_FAILED:
+        break
+    os.write(writer, json.dumps(_told(plugin, int(code), copy)).encode())
   except BaseException:  # pylint: disable=broad-exception-caught
     traceback.print_exc()
   finally:
