@@ -203,6 +203,32 @@ def test_nothing_but_padding_gives_zero(mode):
   np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
 
 
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+def test_corrections_of_nothing_but_padding(level):
+  """Neither a row without tokens nor a batch of such rows gives NaN."""
+  overrides = {
+      "name": "ppo", "correction": "tis", "correction_normalize": True,
+      "correction_level": level,
+  }
+  for rows in ([False, False], [True, False]):
+    mask = np.array(rows)[:, None] & np.ones((2, 3), bool)
+    values = np.where(mask, 1.0, np.nan)
+    (loss, _), gradient = _loss(overrides, _terms(mask, values, values - 1.0))
+    assert float(loss) == pytest.approx(-float(rows[0]))
+    np.testing.assert_allclose(gradient, np.where(mask, -1 / 3, 0), rtol=1e-6)
+
+
+def test_a_cut_token_has_no_log_prob_loss():
+  """log_prob and weighted_log_prob drop it, value and gradient."""
+  for surrogate in ("log_prob", "weighted_log_prob"):
+    batch = _terms([[True, True]], 1.0, np.log([[1.5, 1.1]]))
+    (_, losses), gradient = _loss(
+        {"name": "ppo", "surrogate": surrogate}, batch
+    )
+    assert losses[0, 0] == gradient[0, 0] == 0
+    assert losses[0, 1] > 0 > gradient[0, 1]
+
+
 @pytest.mark.parametrize("mode", masked.AGGREGATIONS)
 def test_a_fully_masked_row_changes_nothing(mode):
   """An empty sequence leaves every count."""
