@@ -267,7 +267,5 @@ def mutants(path: str, content: bytes) -> list[source_lib.Mutant]:
     for name, operator in OPERATORS.items():
       for edits in operator(source, node, scope):
         mutant = source.mutant(name, node, edits)
-        changed = ast.parse(mutant.apply(content))
-        if ast.dump(changed) != ast.dump(source.tree):
-          found.setdefault(mutant.edits, mutant)
+        found.setdefault(mutant.edits, mutant)
   return list(found.values())

@@ -1,5 +1,7 @@
 """Mutation operators: the places they find in a few lines, and the rest not."""
 
+import ast
+
 import pytest
 
 from experiments.mutations import operators
@@ -124,6 +126,9 @@ def test_a_mutant_differs_at_its_place_only():
 def test_every_operator_finds_places_in_the_losses():
   counts = dict.fromkeys(operators.OPERATORS, 0)
   for path in (worker.ROOT / "jaxrl_llm/losses").glob("*.py"):
-    for mutant in operators.mutants(path.name, path.read_bytes()):
+    content = path.read_bytes()
+    tree = ast.dump(ast.parse(content))
+    for mutant in operators.mutants(path.name, content):
       counts[mutant.operator] += 1
+      assert ast.dump(ast.parse(mutant.apply(content))) != tree, mutant.name
   assert min(counts.values()) >= 10, counts
