@@ -13,7 +13,8 @@ second pass. A test catches a mutant only if it passes on the unchanged copy.
 FOLDER/results.jsonl keeps one line per mutant and stage, so a run that was
 stopped goes on where it was, and --summary tells how far it came; --again
 forgets what survived, for use after a test was added; --unexplained leaves out
-what SURVIVORS.md explains.
+what SURVIVORS.md explains. A mutant that cannot be imported is broken and
+counts neither way.
 """
 
 import argparse
