@@ -93,6 +93,8 @@ def of(
       details,
   )
   evaluate_lib.save(found, folder)
+  exact = found.estimates["exact_match"]
+  print(f"exact match after {updates} updates: {100 * exact.value:.1f} %")
   return found, folder
 
 

@@ -96,6 +96,11 @@ def job(config: ml_collections.ConfigDict) -> Job:
 def tokenizer(config: ml_collections.ConfigDict) -> Tokenizer:
   """Loads model.tokenizer, else the model's own, else one id per byte."""
   chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  if chosen.path and not pathlib.Path(chosen.path).exists():
+    raise FileNotFoundError(
+        f"model.path: there is nothing at {chosen.path}; correct it, or fetch"
+        " the model (experiments/fetch_smollm2.sh brings SmolLM2)."
+    )
   return tokenizer_lib.load(chosen.tokenizer or chosen.path or "bytes")
 
 

@@ -68,9 +68,9 @@ def _advance(
     progress: dict[str, Any],
 ) -> dict[str, Any]:
   """Does the rounds that are missing; returns the progress."""
+  _check_training(config)
   print(objective.describe(parts.spec(config)))
   print(arithmetic(config))
-  _check_training(config)
   job = parts.job(config)
   shortest = min(prompt.tokens.size for prompt in job.train_prompts)
   if shortest >= config.train.tokens_per_row:
@@ -82,6 +82,7 @@ def _advance(
   record.agree(config, SECTIONS, workdir)
   state = train.start(config, job.model, workdir)
   if BEFORE not in progress["evaluations"]:
+    print("evaluating before training; the first steps of each kind compile")
     _, folder = evaluate.of(job, job.model.start_params, 0, workdir)
     progress = _note(workdir, progress, BEFORE, folder, 0)
   every = config.evaluation.every_rounds
@@ -90,6 +91,7 @@ def _advance(
     due = done == config.run.rounds or (every and done % every == 0)
     title = f"after round {done}"
     if done and due and title not in progress["evaluations"]:
+      print(f"evaluating {title}")
       _, folder = evaluate.of(job, state.params, state.updates, workdir)
       progress = _note(workdir, progress, title, folder, done)
     if done >= config.run.rounds:
@@ -107,11 +109,6 @@ def _check_training(config: ml_collections.ConfigDict) -> None:
       parts.train_settings(config), sharding.make_mesh(config.mesh)
   )
   needs = objective.requirements(parts.spec(config))
-  if needs.versions:
-    raise ValueError(
-        "objective.proximal: loglinear reads a policy version that the job"
-        " does not supply; set it to recomputed."
-    )
   if config.sampling.record_topk < needs.behavior_topk:
     raise ValueError(
         f"sampling.record_topk: expected at least {needs.behavior_topk}, which"

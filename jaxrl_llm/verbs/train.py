@@ -48,6 +48,7 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   model = parts.model(config, parts.tokenizer(config))
   record.agree(config, SECTIONS, workdir)
   state = start(config, model, workdir)
+  before = state.updates
   left = {n: chosen[n] for n in sorted(chosen) if n >= state.position.round}
   if not left:
     print(
@@ -56,6 +57,11 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     )
   for number, members in left.items():
     state = round_of(config, model, state, number, members, workdir)
+  if left and state.updates == before:
+    print(
+        "no update was made: the parameters are as they were; see the lines"
+        " above, and train.keep_uniform_groups."
+    )
   print(f"checkpoint: {checkpoints.latest(folders.checkpoints(workdir))}")
 
 

@@ -156,10 +156,6 @@ def test_a_refused_command_does_not_bind_the_next(tmp_path, capsys):
             ["objective.name=sis", "objective.anchor=behavior",
              "sampling.record_topk=99"],
         ),
-        (
-            "objective.proximal",
-            ["objective.name=ppo", "objective.proximal=loglinear"],
-        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_a_round(
