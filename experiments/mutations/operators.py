@@ -267,5 +267,6 @@ def mutants(path: str, content: bytes) -> list[source_lib.Mutant]:
     for name, operator in OPERATORS.items():
       for edits in operator(source, node, scope):
         mutant = source.mutant(name, node, edits)
-        found.setdefault(mutant.edits, mutant)
+        if mutant.apply(content) != content:  # Equal bounds swap in vain.
+          found.setdefault(mutant.edits, mutant)
   return list(found.values())
