@@ -138,6 +138,11 @@ def _train_round(
     journal = journal_lib.Journal(
         writer, bar, trainer.settings.max_bad_updates
     )
+    if work.selection.drops["long"] and state.position.begins_round:
+      bar.say([
+          f"round {number}: {work.selection.drops['long']} records are longer"
+          " than train.tokens_per_row and were dropped; raise it to keep them."
+      ])
     if not work.batches:
       bar.say([f"round {number}: no group with unequal rewards to learn from."])
       journal.write(state.steps + 1, "batch", rounds.numbers(work, number))
@@ -181,7 +186,7 @@ def _train_batch(
       terms = {k: v for k, v in terms.items() if k in trainer.terms}
       minibatch = minibatch_lib.build(trainer, rollouts, terms)
       totals = minibatch_lib.accumulate(
-          trainer, state.params, minibatch, number
+          trainer, state.params, minibatch, number, state.counters.updates
       )
       if _should_stop(trainer, totals):
         return state

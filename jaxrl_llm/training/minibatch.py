@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.data import packing
+from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import scoring
 from jaxrl_llm.training import step
@@ -97,6 +98,7 @@ def accumulate(
     params: types.PyTree,
     minibatch: Minibatch,
     number: int,
+    version: types.Array | None = None,
 ) -> step.Totals:
   """Dispatches the sums over all micro-batches.
 
@@ -105,16 +107,18 @@ def accumulate(
     params: live parameters.
     minibatch: from `build`.
     number: updates applied or skipped before; seeds the noise.
+    version: int32 scalar, updates applied before; read where the objective
+      asks for versions.
   """
   steps = trainer.steps
   sums = None
   if trainer.needs.statistics:
-    for batch, _ in _placed(trainer, minibatch, number):
+    for batch, _ in _placed(trainer, minibatch, number, version):
       if sums is None:
         sums = steps.start_sums(params, batch)
       sums = steps.add_sums(params, sums, batch)
   totals = None
-  for batch, weights in _placed(trainer, minibatch, number):
+  for batch, weights in _placed(trainer, minibatch, number, version):
     if totals is None:
       totals = steps.start(params, batch, weights, sums)
     totals = steps.add(params, totals, batch, weights, sums)
@@ -122,7 +126,10 @@ def accumulate(
 
 
 def _placed(
-    trainer: trainer_lib.Trainer, minibatch: Minibatch, number: int
+    trainer: trainer_lib.Trainer,
+    minibatch: Minibatch,
+    number: int,
+    version: types.Array | None,
 ) -> Iterator[tuple[types.Batch, Mapping[str, jax.Array]]]:
   """Yields the micro-batches on the devices, with key and controls."""
   key = None
@@ -132,15 +139,16 @@ def _placed(
         jax.random.fold_in(root, number),
         sharding_lib.replicated(trainer.mesh),
     )
+  controls = _controls(trainer)
+  if trainer.needs.versions and version is not None:
+    controls[spec_lib.VERSION_CONTROL] = version
   for piece in minibatch.pieces:
     batch, weights = scoring.place(piece, trainer.rows)
-    terms = dataclasses.replace(
-        batch.terms, key=key, controls=_controls(trainer)
-    )
+    terms = dataclasses.replace(batch.terms, key=key, controls=controls)
     yield dataclasses.replace(batch, terms=terms), weights
 
 
-def _controls(trainer: trainer_lib.Trainer) -> dict[str, np.ndarray]:
+def _controls(trainer: trainer_lib.Trainer) -> dict[str, types.Array]:
   return {
       name: np.float32(value) for name, value in trainer.controls.items()
   }

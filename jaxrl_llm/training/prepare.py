@@ -122,8 +122,8 @@ def obtain(
   """Reads the file of the rollout batch that comes next, or makes it.
 
   Raises:
-    ValueError: the file was made with other settings, or it is gone and so
-      are the weights that made it.
+    ValueError: the file was made with other settings or of other records, or
+      it is gone and so are the weights that made it.
   """
   position = state.position
   path = path_of(workdir, position)
@@ -133,14 +133,21 @@ def obtain(
       "seed": trainer.seed,
       "version": position.batch_updates,
   }
+  batch = work.batches[position.batch]
   if path.exists():
-    return load(path, key)
+    prepared = load(path, key)
+    wanted = work.index.record_ids[batch.positions]
+    if not np.array_equal(prepared.record_ids, wanted):
+      raise ValueError(
+          f"{path}: prepared for other records than the rollouts hold; name"
+          " the same train.rollouts to resume, or start in a new --workdir."
+      )
+    return prepared
   if not position.begins_batch:
     raise ValueError(
         f"{path}: missing, and the weights that it was made with have moved"
         " on; restore it, or start in a new --workdir."
     )
-  batch = work.batches[position.batch]
   prepared = compute(trainer, state.params, work, batch)
   if jax.process_index() == 0:
     save(path, prepared, key)

@@ -27,11 +27,33 @@ def main(
   del workdir  # Nothing is written.
   spec = algorithms.build(settings.overrides("objective", config))
   print(objective.describe(spec))
+  print(f"needs         {'; '.join(needs(spec)) or 'nothing more'}")
   allocator = registry.build(settings.overrides("allocation", config))
   print(registry.describe(config.allocation.name, allocator))
   print()
   rich.print(_listing("objective.name", sorted(algorithms.REGISTRY.items())))
   rich.print(_listing("allocation.name", registry.REGISTRY.items()))
+
+
+def needs(spec: objective.Spec) -> list[str]:
+  """Says what the job must supply beside live log-probs and advantages."""
+  wanted = objective.requirements(spec)
+  said = {
+      "one forward pass over a rollout batch before its first update":
+          wanted.proximal or wanted.proximal_topk,
+      f"the proximal policy's top {wanted.proximal_topk} from that pass":
+          wanted.proximal_topk,
+      f"the behavior policy's top {wanted.behavior_topk} in the shards"
+      f" (sampling.record_topk={wanted.behavior_topk})": wanted.behavior_topk,
+      "a reference policy": wanted.reference,
+      "the policy version of each token": wanted.versions,
+      "the live entropy": wanted.entropy,
+      "a gradient-free pass over each mini-batch": wanted.statistics,
+      "groups of two or more responses": wanted.group_baseline,
+      "one greedy response per prompt": wanted.greedy_baseline,
+      "a random draw per token": wanted.key,
+  }
+  return [words for words, needed in said.items() if needed]
 
 
 def _listing(

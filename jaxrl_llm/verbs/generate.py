@@ -37,6 +37,12 @@ def main(
 ) -> None:
   """Generates the next round and prints its numbers and its folder."""
   workdir = flags.require_workdir(workdir, "generate")
+  with folders.alone(workdir):
+    _main(config, workdir)
+
+
+def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Does what `main` says, as the only writer."""
   job = parts.job(config)
   record.agree(config, RECORDED, workdir)
   state = train.start(config, job.model, workdir)

@@ -31,6 +31,8 @@ from jaxrl_llm.verbs import settings
 
 Tokenizer = tokenizer_lib.Tokenizer
 Prompt = prompts_lib.Prompt
+# Keys without which a checkpoint would be read as another model's.
+_GROWN_FROM = ("model.path", "model.preset", "model.tokenizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,7 @@ def job(config: ml_collections.ConfigDict) -> Job:
   text_tokenizer = tokenizer(config)
   train_prompts, evaluation_prompts = prompts(config, text_tokenizer)
   network = model(config, text_tokenizer)
+  _check_topk(sampling_settings(config).record_topk, network.policy)
   _check_lengths(
       [*train_prompts, *evaluation_prompts],
       sampling_settings(config).max_new_tokens,
@@ -92,6 +95,11 @@ def job(config: ml_collections.ConfigDict) -> Job:
 def tokenizer(config: ml_collections.ConfigDict) -> Tokenizer:
   """Loads model.tokenizer, else the model's own, else one id per byte."""
   chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  if chosen.path and not pathlib.Path(chosen.path).exists():
+    raise FileNotFoundError(
+        f"model.path: there is nothing at {chosen.path}; correct it, or fetch"
+        " the model (experiments/fetch_smollm2.sh brings SmolLM2)."
+    )
   return tokenizer_lib.load(chosen.tokenizer or chosen.path or "bytes")
 
 
@@ -108,6 +116,11 @@ def model(
     ValueError: the tokenizer has ids that the model does not know.
   """
   chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  if not -(2**63) <= config.seed < 2**63:
+    raise ValueError(
+        f"seed: expected an integer of 64 bits, found {config.seed}; choose a"
+        " smaller one."
+    )
   policy, params = policy_lib.load(chosen.path, chosen, config.seed)
   if text_tokenizer.vocab_size > policy.config.vocab_size:
     raise ValueError(
@@ -208,11 +221,14 @@ def evaluation_settings(
   )
 
 
-def checkpoint(workdir: pathlib.Path, number: str) -> pathlib.Path:
+def checkpoint(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path, number: str
+) -> pathlib.Path:
   """Returns a checkpoint by its number of updates; the latest where empty.
 
   Raises:
     FileNotFoundError: there is none, or not that one.
+    ValueError: it grew out of another model than the configuration names.
   """
   steps = checkpoints.complete_steps(folders.checkpoints(workdir))
   found = [path for step, path in steps.items() if number in ("", str(step))]
@@ -223,6 +239,7 @@ def checkpoint(workdir: pathlib.Path, number: str) -> pathlib.Path:
         f" {number or 'of a training run'}, found {known}; train first, or"
         " correct the number."
     )
+  record.agree(config, _GROWN_FROM, workdir)
   return found[-1]
 
 
@@ -242,6 +259,15 @@ def lineage(config: ml_collections.ConfigDict, params: types.PyTree) -> str:
     chosen |= {f"allocation.{key}": value for key, value in set_keys.items()}
   text = json.dumps([policy_lib.fingerprint(params), chosen], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_topk(topk: int, policy: policy_lib.Policy) -> None:
+  """Refuses to record more ids than the model has."""
+  if topk > policy.config.vocab_size:
+    raise ValueError(
+        "sampling.record_topk: expected at most the model's"
+        f" {policy.config.vocab_size} ids, found {topk}; lower it."
+    )
 
 
 def _check_lengths(

@@ -105,6 +105,26 @@ def test_the_same_weights_in_another_lineage_are_fresh(tmp_path):
     open_round(folder, updates=7, fingerprint=lambda: "other weights")
 
 
+def test_versions_of_another_lineage_count_nothing(tmp_path, folder):
+  """Unless the weights are the trainer's, at the same version."""
+  spec = algorithms.build({"name": "decoupled_ppo", "proximal": "loglinear"})
+  open_round(folder, spec=spec)
+  open_round(folder, spec=spec, updates=3)
+  rollouts = [
+      dataclasses.replace(rollout, lineage="another") for rollout in ROLLOUTS
+  ]
+  other = tiny_run.write(
+      tmp_path / "f",
+      rollouts,
+      lineage="another",
+      weights_fingerprint="own weights",
+  )
+  open_round(other, spec=spec)
+  for changes in ({"updates": 3}, {"fingerprint": lambda: "other weights"}):
+    with pytest.raises(ValueError, match="^objective.proximal: .*recomputed"):
+      open_round(other, spec=spec, **changes)
+
+
 def test_a_round_resumed_in_its_middle_was_admitted_before(folder):
   middle = state_lib.Position(epoch=1, batch_updates=3)
   open_round(folder, position=middle, updates=3)
