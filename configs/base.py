@@ -95,6 +95,74 @@ def get_config() -> ml_collections.ConfigDict:
   # Records of one shard, the unit of generation and of resuming.
   config.generation.records_per_shard = 64
 
+  config.allocation = ml_collections.ConfigDict()
+  # How a round shares out its prompts_per_round × samples_per_prompt
+  # responses: uniform, cero, knapsack, gvm, reinforce_ada, dapo or spo. Every
+  # other key is unset: the registry's value applies. Setting a key that the
+  # chosen method does not read is an error.
+  config.allocation.name = "uniform"
+  # Responses that are given together (cero, gvm).
+  config.allocation.unit = placeholder(int)
+  # N_max: units of a prompt in a round (cero).
+  config.allocation.unit_limit = placeholder(int)
+  # C: units of a round at most; unset: 33/32 of its budget (cero).
+  config.allocation.capacity = placeholder(int)
+  # λ: how soon the utility of a prompt's rollouts saturates (cero).
+  config.allocation.curvature = placeholder(float)
+  # Share of a posterior's evidence that is kept per round (cero).
+  config.allocation.forgetting = placeholder(float)
+  # a of the Beta prior of a success rate (cero, spo).
+  config.allocation.prior_correct = placeholder(float)
+  # b of the Beta prior of a success rate (cero, spo).
+  config.allocation.prior_wrong = placeholder(float)
+  # Price of the budget in the first round, 0 to 1 (cero).
+  config.allocation.budget_price = placeholder(float)
+  # Step of the prompts' prices; unset: 1/√run.rounds (cero).
+  config.allocation.price_step = placeholder(float)
+  # Step of the budget's price; unset: 1/√run.rounds (cero).
+  config.allocation.budget_step = placeholder(float)
+  # Responses at least of a prompt that is solved at times (knapsack).
+  config.allocation.min_samples = placeholder(int)
+  # Responses of a prompt at most (knapsack).
+  config.allocation.max_samples = placeholder(int)
+  # Responses of a prompt that was never solved (knapsack).
+  config.allocation.negative_samples = placeholder(int)
+  # Responses of a prompt that was always solved (knapsack).
+  config.allocation.positive_samples = placeholder(int)
+  # Newest rewards of a prompt that its success rate is read from (knapsack).
+  config.allocation.reward_buffer = placeholder(int)
+  # Rewards from which on a success rate counts as known (knapsack).
+  config.allocation.min_buffer = placeholder(int)
+  # Rollouts that a prompt needs: probability or expectation (knapsack).
+  config.allocation.cost = placeholder(str)
+  # Probability of unequal rewards that cost=probability asks for (knapsack).
+  config.allocation.confidence = placeholder(float)
+  # α: keeps rarely solved prompts from taking all (gvm).
+  config.allocation.rate_penalty = placeholder(float)
+  # β: exponent of the success rate in that penalty (gvm).
+  config.allocation.rate_power = placeholder(float)
+  # Responses of a prompt that enter the update, half of each kind; all enter
+  # its baseline (reinforce_ada).
+  config.allocation.group = placeholder(int)
+  # Rounds that a prompt stays at most (reinforce_ada).
+  config.allocation.max_repeats = placeholder(int)
+  # When a prompt leaves: balanced or positive_focused (reinforce_ada).
+  config.allocation.leave = placeholder(str)
+  # Prompts of the first round per wanted prompt (dapo).
+  config.allocation.oversampling = placeholder(float)
+  # Prompts of a round per wanted prompt at most (dapo).
+  config.allocation.max_batches = placeholder(int)
+  # Weight of a prompt that is solved always or never (spo).
+  config.allocation.exploration = placeholder(float)
+  # Token mean of |Δ log π| between two visits of a prompt, nats (spo).
+  config.allocation.drift = placeholder(float)
+  # Drift at which half of a tracker's evidence is kept, nats (spo).
+  config.allocation.half_life = placeholder(float)
+  # Share of evidence that is kept at least (spo).
+  config.allocation.forgetting_min = placeholder(float)
+  # Share of evidence that is kept at most (spo).
+  config.allocation.forgetting_max = placeholder(float)
+
   config.reward = ml_collections.ConfigDict()
   # reasoning_gym (the task's own scorer), math (final answer compared
   # symbolically) or last_number (last number of the text).

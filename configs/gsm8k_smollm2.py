@@ -4,8 +4,9 @@ Command: python -m jaxrl_llm run --config=configs/gsm8k_smollm2.py
   --config.prompts.path=PATH/TO/gsm8k/train.jsonl --workdir=runs/gsm8k
   (experiments/fetch_smollm2.sh brings the model)
 Hardware: 2 CPU cores, 8 GiB of memory.
-Expect: a run that completes. At temperature 1 few groups hold both right and
-  wrong answers, and only those teach. Not measured yet.
+Expect: a run that completes in about 12 minutes. About 3 % of the answers are
+  right, before and after: few groups hold both right and wrong answers, and
+  only those teach. README.md holds the measured table.
 """
 
 import ml_collections
@@ -24,12 +25,12 @@ def get_config() -> ml_collections.ConfigDict:
   )
   config.prompts.max_tokens = 256
   config.prompts.drop_long = True
-  config.prompts.eval_count = 100
+  config.prompts.eval_count = 64
   config.evaluation.samples = 2
   config.evaluation.pass_at = "1,2"
   config.sampling.max_new_tokens = 160
   config.generation.samples_per_prompt = 8
-  config.generation.prompts_per_round = 24
+  config.generation.prompts_per_round = 16
   config.generation.slots = 64
   config.generation.prompt_buckets = (128, 192, 256)
   config.generation.steps_per_call = 16
@@ -37,5 +38,5 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.tokens_per_row = 448
   config.train.rows_per_microbatch = 2
   config.train.learning_rate = 1e-5
-  config.run.rounds = 3
+  config.run.rounds = 2
   return config

@@ -5,8 +5,8 @@ Command: bash experiments/quickstart.sh
   python -m jaxrl_llm run --config=configs/quickstart.py
   --workdir=runs/quickstart)
 Hardware: 2 CPU cores, 8 GiB of memory.
-Expect: accuracy on 200 held-out problems before and after, with the interval
-  of the gain; README.md holds a measured table.
+Expect: exact match on 200 held-out problems from about 18 to 59 % in 4 rounds
+  and 7 minutes; README.md holds the measured table.
 """
 
 import ml_collections

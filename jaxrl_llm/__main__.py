@@ -4,6 +4,7 @@ Reads the flags and imports the verb; jax is imported only by verbs that
 compute, so help comes at once.
 """
 
+import errno
 import importlib
 import linecache
 import os
@@ -17,6 +18,8 @@ from jaxrl_llm.verbs import manual
 PACKAGE = pathlib.Path(__file__).parent
 # What the user can mend: the message alone is shown.
 USER_ERROR = 2
+# Of a disk that is full or may not be written to.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def main(arguments: list[str]) -> int:
@@ -52,13 +55,15 @@ def main(arguments: list[str]) -> int:
 
 
 def is_user_error(error: Exception) -> bool:
-  """True for a missing file, and for what this project raised for the user.
+  """True for a missing file, a disk, and what this project raised for the user.
 
   An error out of a library, or out of an operation that failed, is a defect
   and keeps its traceback. One that stems from a `raise` statement of the
   package or of a config file was worded for the user.
   """
   if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+    return True
+  if isinstance(error, OSError) and error.errno in _DISK:
     return True
   if not isinstance(
       error, (ValueError, OSError, ArithmeticError, ImportError)

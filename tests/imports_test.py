@@ -158,7 +158,7 @@ def test_forbidden_import_is_named(file, module):
 
 
 def test_config_files_import_only_ml_collections():
-  for path in (ROOT / "configs").glob("*.py"):
+  for path in (ROOT / "configs").rglob("*.py"):
     for line, module in imported_modules(path):
       assert module.split(".")[0] in ("ml_collections", "configs"), (
           f"{path}:{line} imports {module}"

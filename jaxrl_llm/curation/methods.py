@@ -93,6 +93,17 @@ def table() -> str:
   return "\n".join(rows)
 
 
+def describe(name: str, step: Step | None) -> str:
+  """Names the method and its numbers in one line."""
+  values = parts.keys(step) if step else {}
+  numbers = ", ".join(
+      f"{key} {getattr(step, key)}"
+      for key in values
+      if getattr(step, key) is not None
+  )
+  return f"curation: {name}" + (f" ({numbers})" if numbers else "")
+
+
 def build(overrides: Mapping[str, Any]) -> Step | None:
   """Returns the step of `overrides["name"]`, None for `none`.
 

@@ -85,26 +85,48 @@ def read(folder: pathlib.Path) -> Manifest:
   content = read_json(path)
   try:
     files = {name: Entry(**found) for name, found in content["files"].items()}
-    return Manifest(files, tuple(content["shards"]))
+    found = Manifest(files, tuple(content["shards"]))
+    fewest = min((files[name].records for name in found.shards), default=0)
+    problem = None if fewest >= 1 else "a shard without records, or no shard"
   except (KeyError, TypeError, AttributeError) as error:
+    problem = error
+  if problem:
     raise ValueError(
-        f"{path}: not a manifest ({error}); delete it and run the same"
+        f"{path}: not a manifest ({problem}); delete it and run the same"
         " `generate` again to write it anew."
-    ) from error
+    )
+  return found
+
+
+def check_count(folder: pathlib.Path, manifest: Manifest, found: int) -> None:
+  """Compares the records that the manifest names with those described.
+
+  Raises:
+    ValueError: they are others; the rest would be left out in silence.
+  """
+  if manifest.records != found:
+    raise ValueError(
+        f"{folder / NAME}: {manifest.records} records, dataset_info.json says"
+        f" {found}; delete it and run the same `generate` again to write it"
+        " anew."
+    )
 
 
 def read_json(path: pathlib.Path) -> Any:
   """Reads a JSON file of a folder.
 
   Raises:
-    ValueError: not JSON, or not text.
+    ValueError: not JSON, or not text, or no object.
   """
   try:
-    return json.loads(path.read_bytes())
+    content, problem = json.loads(path.read_bytes()), "no JSON object"
   except ValueError as error:
+    content, problem = None, f"not JSON ({error})"
+  if not isinstance(content, dict):
     raise ValueError(
-        f"{path}: not JSON ({error}); delete the folder and generate it again."
-    ) from error
+        f"{path}: {problem}; delete the folder and generate it again."
+    )
+  return content
 
 
 def differences(

@@ -22,8 +22,9 @@ class Selection:
   Attributes:
     positions: int64, records to train on, ascending.
     members: int64, records whose rewards enter the statistics of their group:
-      `positions` and those too stale, too long or without trained tokens,
-      ascending; only of groups that have a record to train on.
+      `positions` and those too stale, too long, without trained tokens or
+      beyond the limit of a group, ascending; only of groups that have a record
+      to train on.
     drops: number of dropped records by reason.
   """
 
@@ -52,6 +53,7 @@ def select(
     *,
     tokens_per_row: int,
     keep_uniform_groups: bool = False,
+    group_limit: int | None = None,
     max_staleness: int | None = None,
     policy_version: int | None = None,
     lineage: str | None = None,
@@ -61,13 +63,16 @@ def select(
   A record counts under the first reason that applies: baseline, error,
   nan_reward, masked (no trained token), stale, long; those that remain of a
   group of two or more whose members' rewards are all equal count under
-  uniform. A group of one stays: whether it can be used is the objective's to
-  say (`index.Index.group_sizes`).
+  uniform, and what is more of a group than `group_limit` under limit. A group
+  of one stays: whether it can be used is the objective's to say
+  (`index.Index.group_sizes`).
 
   Args:
     index: of all records.
     tokens_per_row: longest sequence that fits a row.
     keep_uniform_groups: keep groups whose rewards are all equal.
+    group_limit: records of a group to train on at most, see `_within_limit`;
+      None for no limit.
     max_staleness: largest policy_version − oldest version; None for no limit.
     policy_version: updates of the policy that will be trained; read with
       max_staleness only.
@@ -97,6 +102,10 @@ def select(
   for reason, mask in reasons.items():
     drops[reason] = int(np.sum(kept_mask & mask))
     kept_mask &= ~mask
+  if group_limit is not None:
+    chosen_mask = _within_limit(index, kept_mask, group_limit)
+    drops["limit"] = int(np.sum(kept_mask & ~chosen_mask))
+    kept_mask = chosen_mask
   if not kept_mask.any() and not drops["uniform"]:
     counts = ", ".join(f"{name} {count}" for name, count in drops.items())
     raise ValueError(
@@ -214,6 +223,29 @@ def _uniform_groups(
   np.fmax.at(highest, group, rewards)
   sizes = np.bincount(group, weights=member_mask, minlength=len(groups))
   return ((lowest == highest) & (sizes > 1))[group]
+
+
+def _within_limit(
+    index: indices.Index, kept_mask: np.ndarray, limit: int
+) -> np.ndarray:
+  """Chooses at most `limit` records of each group; returns bool [M].
+
+  Half of them have rewards above the middle of the group's lowest and highest,
+  half have not; where one kind is too few, the other fills up. Of a kind, the
+  first are taken (2510.04996, the down-sampling of Reinforce-Ada).
+  """
+  chosen_mask = np.zeros(len(index), bool)
+  groups: dict[int, list[int]] = {}
+  for position in np.flatnonzero(kept_mask).tolist():
+    groups.setdefault(int(index.group_ids[position]), []).append(position)
+  for members in groups.values():
+    rewards = index.rewards[members]
+    high_mask = rewards > (rewards.min() + rewards.max()) / 2
+    high, low = (np.array(members)[mask] for mask in (high_mask, ~high_mask))
+    taken = max(min(limit // 2, len(high)), limit - len(low))
+    chosen_mask[high[:taken]] = True
+    chosen_mask[low[: limit - min(taken, len(high))]] = True
+  return chosen_mask
 
 
 def _ordered(

@@ -14,6 +14,8 @@ import pathlib
 import re
 from typing import Any
 
+# What json.loads raises: bad syntax, a number of thousands of digits, nesting.
+_UNREADABLE = (ValueError, RecursionError)
 _BOX = re.compile(r"\\(?:boxed|fbox)\{")
 
 
@@ -67,7 +69,15 @@ def from_reasoning_gym(
         f"prompts.task_args: task {task!r} refuses {dict(task_args)}: {error}"
     ) from error
   for index in range(count):
-    item = items[index]
+    try:
+      item = items[index]
+    except (
+        ArithmeticError, AssertionError, LookupError, TypeError, ValueError
+    ) as error:
+      raise ValueError(
+          f"prompts.task_args: task {task!r} makes no item {index} of"
+          f" {dict(task_args)}: {error}"
+      ) from error
     answer = item["answer"]
     yield Source(
         name=f"{task}[{index}]",
@@ -146,11 +156,16 @@ def from_tfds(
 
 def _json_records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
   """Yields (name, record) of a JSON array or of JSON lines."""
-  text = path.read_text("utf-8")
+  try:
+    text = path.read_text("utf-8-sig")  # Some editors open with a mark.
+  except UnicodeDecodeError as error:
+    raise ValueError(
+        f"{path}: not UTF-8 ({error}); save the file as UTF-8."
+    ) from error
   if text.lstrip().startswith("["):
     try:
       records = json.loads(text)
-    except json.JSONDecodeError as error:
+    except _UNREADABLE as error:
       raise ValueError(f"{path}: not a JSON array ({error}).") from error
     for index, record in enumerate(records):
       yield f"{path}[{index}]", record
@@ -161,10 +176,10 @@ def _json_records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
       continue
     try:
       yield f"{path}:{number}", json.loads(line)
-    except json.JSONDecodeError as error:
+    except _UNREADABLE as error:
       raise ValueError(
           f"{path}:{number}: expected one JSON object a line, found"
-          f" {line[:40]!r}; mend or delete the line."
+          f" {line[:40]!r} ({error}); mend or delete the line."
       ) from error
 
 
@@ -192,6 +207,11 @@ def _from_record(
     answer = final_answer(_text(record[answer_field]))
   else:
     answer = _guessed_answer(record)
+  if re.search("[\ud800-\udfff]", question + answer):
+    raise ValueError(
+        f"{name}: holds half of a surrogate pair (as \\ud800), which is no"
+        " character; mend or delete the item."
+    )
   return Source(name, question.strip(), answer, {})
 
 

@@ -164,6 +164,11 @@ def load(
         prompt_id, source.question, source.answer, dict(source.metadata)
     )
     problems.setdefault(prompt_id, problem)
+  if not problems:
+    raise ValueError(
+        f"prompts: no problem in {_where(settings)}; expected at least one,"
+        " check prompts.count and prompts.path."
+    )
   held_out = {
       prompt_id
       for prompt_id in problems

@@ -252,8 +252,21 @@ def misfit(rollout: types.Rollout, metadata: FolderMetadata) -> str | None:
     return f"finish_reason: unknown value {rollout.finish_reason!r}"
   if rollout.role not in types.ROLES:
     return f"role: unknown value {rollout.role!r}"
-  if not rollout.temperature >= 0:
-    return f"temperature: expected ≥ 0, found {rollout.temperature}"
+  least = 0.0 if rollout.role == "baseline" else np.nextafter(0, 1)
+  if not least <= rollout.temperature < np.inf:
+    return (
+        f"temperature: expected finite and {'≥' if least == 0 else '>'} 0,"
+        f" found {rollout.temperature}"
+    )
+  if np.isinf(rollout.reward):
+    return f"reward: expected finite, or NaN, found {rollout.reward}"
+  if not 0 <= rollout.window_start < length:
+    return (
+        f"window_start: expected from 0 to {length - 1}, found"
+        f" {rollout.window_start}"
+    )
+  if rollout.round != metadata.round:
+    return f"round: folder {metadata.round}, record {rollout.round}"
   if rollout.lineage != metadata.lineage:
     return f"lineage: folder {metadata.lineage!r}, record {rollout.lineage!r}"
   if sorted(rollout.reward_parts) != sorted(metadata.reward_parts):

@@ -214,6 +214,7 @@ class Folder:
     self.manifest = manifest
     builder = tfds.builder_from_directory(os.fspath(path))
     self._records = builder.as_data_source(schema.SPLIT)
+    manifests.check_count(path, manifest, len(self._records))
 
   def __len__(self) -> int:
     return self.manifest.records

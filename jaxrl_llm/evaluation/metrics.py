@@ -27,7 +27,8 @@ class Estimate:
     low: lower end of the interval.
     high: upper end.
     count: problems with a value.
-    method: wilson, bootstrap, or none when there is no value.
+    method: wilson, bootstrap, exact (all values equal), or none when there is
+      no value.
   """
 
   value: float
@@ -135,8 +136,7 @@ def estimate(values: Sequence[float], confidence: float) -> Estimate:
   if np.all((known == 0) | (known == 1)):
     low, high = wilson(float(known.sum()), known.size, confidence)
     return Estimate(mean, low, high, known.size, "wilson")
-  low, high = bootstrap(known, confidence)
-  return Estimate(mean, low, high, known.size, "bootstrap")
+  return _resampled(known, 0.0, confidence)
 
 
 def paired_gain(
@@ -149,8 +149,25 @@ def paired_gain(
   gains = _known(np.asarray(after, np.float64) - np.asarray(before, np.float64))
   if not gains.size:
     return Estimate(math.nan, math.nan, math.nan, 0, "none")
-  low, high = bootstrap(gains, confidence)
-  return Estimate(float(gains.mean()), low, high, gains.size, "bootstrap")
+  return _resampled(gains, -1.0, confidence)
+
+
+def _resampled(
+    values: np.ndarray, least: float, confidence: float
+) -> Estimate:
+  """Estimates a mean of values in [least, 1].
+
+  Resampling equal values gives no width. Of n problems that all agree, the
+  share of others is below 1 − (1 − confidence)^(1/n) (Clopper and Pearson),
+  and they may lie anywhere in the range.
+  """
+  mean = float(values.mean())
+  if np.ptp(values):
+    low, high = bootstrap(values, confidence)
+    return Estimate(mean, low, high, values.size, "bootstrap")
+  others = 1 - (1 - confidence) ** (1 / values.size)
+  low, high = mean - others * (mean - least), mean + others * (1 - mean)
+  return Estimate(mean, low, high, values.size, "exact")
 
 
 def _known(values: Sequence[float]) -> np.ndarray:

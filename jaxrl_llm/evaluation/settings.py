@@ -1,6 +1,7 @@
 """How policies are evaluated: the `evaluation` section of the configuration."""
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +18,9 @@ class EvaluationSettings:
 
   def __post_init__(self):
     for name, low in (("samples", 1), ("temperature", 0), ("every_rounds", 0)):
-      if getattr(self, name) < low:
+      if not low <= getattr(self, name) < math.inf:
         raise ValueError(
-            f"evaluation.{name}: expected at least {low}, found"
+            f"evaluation.{name}: expected a finite number >= {low}, found"
             f" {getattr(self, name)}."
         )
     if not 0 < self.top_p <= 1:

@@ -9,7 +9,6 @@ from jaxrl_llm.evaluation import metrics
 TITLES = {
     "exact_match": "exact match",
     "majority_vote": "majority vote",
-    "any_correct": "any correct",
     "finished": "finished",
     "parsed": "answer parsed",
 }

@@ -65,6 +65,7 @@ _ALGORITHMS = (
         "Understanding R1-Zero-Like Training (Dr. GRPO)",
         "2503.20783",
         trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        # A constant response limit, the job's own: sampling.max_new_tokens.
         aggregation=masked.SequenceMeanTokenSumNorm(horizon=3000.0),
         advantage=advantages.GroupMean(),
     ),

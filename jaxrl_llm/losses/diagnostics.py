@@ -19,11 +19,11 @@ def of_ratios(
     exempt: Array,
     tokens: tokens_lib.Tokens,
 ) -> dict[str, Any]:
-  """Ratios before and after the trust region, and what it cut.
+  """Ratios before and after trust region and surrogate, and what was cut.
 
   Args:
     log_ratios: float [B, T], what the ratio part made, nats.
-    region: the trust region's verdict.
+    region: the trust region's verdict, weighed by the surrogate.
     exempt: bool [B, T], tokens that a selection exempted.
     tokens: the micro-batch.
 

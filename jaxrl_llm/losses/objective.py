@@ -229,16 +229,21 @@ def token_losses(
   log_ratios, exempt = tokens_lib.ratio_logs(spec, tokens)
   region = spec.trust_region(log_ratios, tokens, statistics)
   region = region.exempting(exempt)
+  ratios = jnp.exp(log_ratios)
   losses = spec.surrogate(
-      jnp.exp(log_ratios), region, tokens.advantages, tokens.logprobs
+      ratios, region, tokens.advantages, tokens.logprobs
   )
-  metrics = diagnostics.of_ratios(log_ratios, region, exempt, tokens)
+  weighed = spec.surrogate.weighed(ratios, region, tokens.advantages)
+  metrics = diagnostics.of_ratios(log_ratios, weighed, exempt, tokens)
   if spec.choice("weight") != "none":
     log_weights = tokens_lib.correction_logs(spec, tokens)
     weights = spec.weight(log_weights, tokens.layout)
     weights = jax.lax.stop_gradient(weights)
     losses = losses * weights
     metrics["correction"] = types.Moments.of(weights, tokens.layout.mask)
+    level = corrections.at_level(log_weights, tokens.layout, spec.weight.level)
+    cut = weights < jnp.exp(level)
+    metrics["correction_cut"] = types.Mean.of(cut, tokens.layout.mask)
   if spec.choice("rejection") != "none":
     rejected = ~tokens.layout.mask
     metrics["rejected"] = types.Mean.of(rejected, terms.mask)

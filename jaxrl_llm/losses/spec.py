@@ -272,6 +272,7 @@ def _owner(spec: Spec, key: str) -> str:
   raise ValueError(
       f"objective.{key}: no chosen part of {spec.name} has it; it belongs to "
       f"{' or '.join(homes)}. Nearest key in use: objective.{near[0]}."
+      f" A config file's key is unset by --config.objective.{key}= ."
   )
 
 

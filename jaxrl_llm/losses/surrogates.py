@@ -43,8 +43,18 @@ class Region:
     )
 
 
+class _Surrogate(parts.Part):
+  """A surrogate that leaves the ratio as the trust region left it."""
+
+  def weighed(
+      self, ratios: Array, region: Region, advantages: Array
+  ) -> Region:
+    """The verdict with what the surrogate itself does to the ratio."""
+    return region
+
+
 @dataclasses.dataclass(frozen=True)
-class Ratio(parts.Part):
+class Ratio(_Surrogate):
   """ℓ_t = −A_t r_t."""
 
   formula = "ℓ_t = −A_t {r}"
@@ -58,7 +68,7 @@ class Ratio(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightedLogProb(parts.Part):
+class WeightedLogProb(_Surrogate):
   """ℓ_t = −sg[w_t] A_t log π_t, w_t the ratio within absolute bounds."""
 
   weight_min: float | None = parts.key(
@@ -71,20 +81,26 @@ class WeightedLogProb(parts.Part):
   formula = "ℓ_t = −sg[w_t] A_t log π_t, w_t = {r} within {bounds}"
   detached = "the ratio weight w"
 
-  def __call__(
-      self, ratios: Array, region: Region, advantages: Array, logprobs: Array
-  ) -> Array:
+  def weighed(
+      self, ratios: Array, region: Region, advantages: Array
+  ) -> Region:
     weights = jax.lax.stop_gradient(region.values)
     if self.weight_max is not None:
       weights = jnp.minimum(weights, self.weight_max)
     if self.weight_min is not None:
       weights = jnp.maximum(weights, self.weight_min)
-    losses = -weights * region.gates * advantages * logprobs
+    return dataclasses.replace(region, values=weights)
+
+  def __call__(
+      self, ratios: Array, region: Region, advantages: Array, logprobs: Array
+  ) -> Array:
+    region = self.weighed(ratios, region, advantages)
+    losses = -region.values * region.gates * advantages * logprobs
     return masked.fill(losses, region.active)
 
 
 @dataclasses.dataclass(frozen=True)
-class LogProb(parts.Part):
+class LogProb(_Surrogate):
   """ℓ_t = −A_t log π_t: REINFORCE; the ratio only feeds the trust region."""
 
   formula = "ℓ_t = −A_t log π_t"
@@ -98,8 +114,11 @@ class LogProb(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sigmoid(parts.Part):
-  """SAPO (arXiv 2511.20347): ℓ_t = −A (4/τ) σ(τ(r−1))."""
+class Sigmoid(_Surrogate):
+  """SAPO (arXiv 2511.20347): ℓ_t = −A (4/τ) σ(τ(r−1)).
+
+  With p = σ(τ(r−1)) its gradient is that of −A r, times 4 p (1−p) ≤ 1.
+  """
 
   tau_positive: float = parts.key(
       1.0, "sigmoid temperature where A > 0, per unit of ratio", above=0.0
@@ -114,10 +133,20 @@ class Sigmoid(parts.Part):
   )
   detached = ""
 
+  def _temperatures(self, advantages: Array) -> Array:
+    return jnp.where(advantages > 0, self.tau_positive, self.tau_negative)
+
+  def weighed(
+      self, ratios: Array, region: Region, advantages: Array
+  ) -> Region:
+    tau = self._temperatures(advantages)
+    p = jax.nn.sigmoid(tau * (jax.lax.stop_gradient(ratios) - 1.0))
+    return dataclasses.replace(region, gates=4.0 * p * (1.0 - p))
+
   def __call__(
       self, ratios: Array, region: Region, advantages: Array, logprobs: Array
   ) -> Array:
-    tau = jnp.where(advantages > 0, self.tau_positive, self.tau_negative)
+    tau = self._temperatures(advantages)
     return -advantages * (4.0 / tau) * jax.nn.sigmoid(tau * (ratios - 1.0))
 
 

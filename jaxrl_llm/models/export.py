@@ -23,6 +23,19 @@ _DTYPES = {
 }
 
 
+def check_target(folder: pathlib.Path) -> None:
+  """Refuses a folder that `save` would not write to.
+
+  Raises:
+    FileExistsError: there is something in it.
+  """
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise FileExistsError(
+        f"{folder}: expected no folder or an empty one, found something in "
+        "it; remove it or choose another path."
+    )
+
+
 def save(
     path: str | os.PathLike[str],
     config: model_config.ModelConfig,
@@ -55,11 +68,7 @@ def save(
         f"dtype: expected one of {', '.join(_DTYPES)} or empty, found "
         f"{dtype!r}; correct it."
     )
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise FileExistsError(
-        f"{folder}: expected no folder or an empty one, found something in "
-        "it; remove it or choose another path."
-    )
+  check_target(folder)
   _check_shapes(config, params)
   folder.parent.mkdir(parents=True, exist_ok=True)
   partial = folder.with_name(folder.name + ".partial")

@@ -39,6 +39,7 @@ TokenLogprobs = head.TokenLogprobs
 Cache = cache_lib.Cache
 preset = config_lib.preset
 insert = cache_lib.insert
+check_target = export.check_target
 fingerprint = fingerprints.of_weights
 
 _NORMS = ("attention_norm", "mlp_norm", "final_norm")

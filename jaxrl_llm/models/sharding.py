@@ -47,13 +47,15 @@ def make_mesh(text: str, devices: Sequence[jax.Device] | None = None) -> Mesh:
     ValueError: on an unknown axis, a bad size or too few devices.
   """
   sizes = dict.fromkeys(MESH_AXES, 1)
+  unnamed = set(sizes)
   for part in text.split(","):
     name, _, size = (x.strip() for x in part.partition("="))
-    if name not in sizes or not size.isdigit() or int(size) < 1:
+    if name not in unnamed or not size.isdecimal() or int(size) < 1:
       raise ValueError(
-          f"mesh: expected axis=size with axis one of {', '.join(MESH_AXES)} "
-          f'and size >= 1, found {part!r}; write for example "data=2,fsdp=4".'
+          f"mesh: expected axis=size with axis one of {', '.join(MESH_AXES)}, "
+          f'each at most once, and size >= 1, found {part!r}; write for example "data=2,fsdp=4".'
       )
+    unnamed.remove(name)
     sizes[name] = int(size)
   devices = jax.devices() if devices is None else devices
   needed = math.prod(sizes.values())

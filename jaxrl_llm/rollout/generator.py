@@ -55,7 +55,8 @@ class GenerationSettings:
             f"{value!r}; raise it."
         )
     buckets = self.prompt_buckets
-    if not buckets or buckets[0] < 1 or list(buckets) != sorted(set(buckets)):
+    whole = all(isinstance(bucket, int) and bucket > 0 for bucket in buckets)
+    if not buckets or not whole or list(buckets) != sorted(set(buckets)):
       raise ValueError(
           "generation.prompt_buckets: expected ascending lengths in tokens, "
           f"found {buckets}; write for example (64, 128)."

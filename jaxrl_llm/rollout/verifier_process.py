@@ -155,6 +155,8 @@ class Pool:
 
 def _serve() -> None:
   """Answers requests until the owner closes the pipe."""
+  # Ctrl-C reaches the whole group; the owner speaks of it, for all.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
   requests = sys.stdin.buffer
   replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
   # What verifiers print must not mix with the replies.

@@ -54,13 +54,13 @@ def scores(
   """
   direction = _direction(trainer, state, work, batch, prepared)
   steps = _steps(trainer)
-  number = state.steps
+  number, version = state.steps, state.counters.updates
   sums = None
   if trainer.needs.statistics:
-    sums = _statistics(trainer, state.params, work, batch, prepared, number)
+    sums = _statistics(trainer, state, work, batch, prepared)
 
   def score(placed: types.Batch) -> dict[str, jax.Array]:
-    placed = minibatch.complete(trainer, placed, number)
+    placed = minibatch.complete(trainer, placed, number, version)
     found = steps.scores(state.params, direction, placed, sums)
     return {"scores": found}
 
@@ -89,12 +89,13 @@ def _over_batch(trainer, score, work, batch, prepared):
   )
 
 
-def _statistics(trainer, params, work, batch, prepared, number) -> PyTree:
+def _statistics(trainer, state, work, batch, prepared) -> PyTree:
   """Returns the objective's sums over the rollout batch."""
+  params, version = state.params, state.counters.updates
   found = []
 
   def add(placed: types.Batch) -> dict[str, jax.Array]:
-    placed = minibatch.complete(trainer, placed, number)
+    placed = minibatch.complete(trainer, placed, state.steps, version)
     sums = found.pop() if found else trainer.steps.start_sums(params, placed)
     found.append(trainer.steps.add_sums(params, sums, placed))
     return {}

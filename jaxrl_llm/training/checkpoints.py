@@ -8,7 +8,9 @@ at all; older ones are deleted only after that.
 
 from collections.abc import Mapping
 import dataclasses
+import errno
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -20,6 +22,7 @@ import optax
 from orbax import checkpoint as ocp
 
 from jaxrl_llm import types
+from jaxrl_llm.data import atomic
 from jaxrl_llm.training import state as state_lib
 
 _ITEMS = {
@@ -36,12 +39,10 @@ class Restored:
   Attributes:
     state: the trainer's state.
     config: the JSON object that was saved with it.
-    allocation: state of the rollout allocation, or None.
   """
 
   state: state_lib.TrainState
   config: Mapping[str, Any]
-  allocation: Mapping[str, Any] | None
 
 
 def complete_steps(folder: pathlib.Path | str) -> dict[int, pathlib.Path]:
@@ -65,32 +66,28 @@ def save(
     *,
     kept: int,
     config: Mapping[str, Any],
-    allocation: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes a checkpoint, then deletes all but the last `kept`.
 
-  A number that is already there is left as it is: since that checkpoint no
-  update was applied, so what came after it repeats itself exactly.
+  Of a number that is already there only the JSON is written anew: since that
+  checkpoint no update was applied, but the position may have moved on, past a
+  round that taught nothing.
 
   Args:
     folder: holds the checkpoints; made if missing.
     state: what to save.
     kept: checkpoints that stay.
     config: JSON object, for the reader and for `restore`.
-    allocation: JSON object; Python floats survive exactly.
 
   Returns:
     The folder of the checkpoint.
+
+  Raises:
+    OSError: the disk is full; the checkpoints that were there stay.
   """
   folder = pathlib.Path(folder).resolve()
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / f"step_{state.updates}"
-  if state.updates in complete_steps(folder):
-    return path
-  if jax.process_index() == 0:
-    for leftover in folder.glob("step_*.orbax-checkpoint-tmp*"):
-      shutil.rmtree(leftover)
-    shutil.rmtree(path, ignore_errors=True)
   meta = {
       "counters": {
           name: int(value) for name, value in vars(state.counters).items()
@@ -98,21 +95,41 @@ def save(
       "position": dataclasses.asdict(state.position),
       "lineage": state.lineage,
       "config": config,
-      "allocation": allocation,
+      "allocation": state.allocation,
   }
-  with _checkpointer() as checkpointer:
-    checkpointer.save(
-        path,
-        args=ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            optimizer=ocp.args.StandardSave(state.opt_state),
-            meta=ocp.args.JsonSave(json.loads(json.dumps(meta))),
-        ),
-    )
+  meta = json.loads(json.dumps(meta))
+  if state.updates in complete_steps(folder):
+    if jax.process_index() == 0:
+      _move_on(path / "meta" / _ITEMS["meta"], meta)
+    return path
+  if jax.process_index() == 0:
+    for leftover in folder.glob("step_*.orbax-checkpoint-tmp*"):
+      shutil.rmtree(leftover)
+    shutil.rmtree(path, ignore_errors=True)
+  arguments = ocp.args.Composite(
+      params=ocp.args.StandardSave(state.params),
+      optimizer=ocp.args.StandardSave(state.opt_state),
+      meta=ocp.args.JsonSave(meta),
+  )
+  try:
+    with _checkpointer() as checkpointer:
+      checkpointer.save(path, args=arguments)
+  except ValueError as error:
+    # How the library of the arrays' files words a full disk.
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    reason = os.strerror(errno.ENOSPC)
+    raise OSError(errno.ENOSPC, reason, str(path)) from error
   if jax.process_index() == 0:
     for old in list(complete_steps(folder).values())[:-kept]:
       shutil.rmtree(old)
   return path
+
+
+def _move_on(path: pathlib.Path, meta: Mapping[str, Any]) -> None:
+  """Replaces the JSON of a checkpoint whose arrays stay, unless it is equal."""
+  if json.loads(path.read_text(encoding="utf-8")) != meta:
+    atomic.write_json(path, meta)
 
 
 def restore(
@@ -152,8 +169,9 @@ def restore(
       counters=state_lib.Counters(**counters),
       position=state_lib.Position(**meta["position"]),
       lineage=meta["lineage"],
+      allocation=meta["allocation"],
   )
-  return Restored(state, meta["config"], meta["allocation"])
+  return Restored(state, meta["config"])
 
 
 def restore_params(

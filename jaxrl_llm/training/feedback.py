@@ -1,7 +1,9 @@
 """What allocation may know of a round, per group, as a JSON file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +30,8 @@ def write(
   (finite reward), correct (reward part `correct` above 0, or, where rewards
   have no such part, a positive reward), mean_reward over the scored (null
   without), trained (records that entered training), mean_abs_advantage over
-  those (0 without); with a curation, survivors (of the trained, those that it
-  left).
+  those (0 without), mean_gradient (see `_gradient`) over the correct (0
+  without); with a curation, survivors (of the trained, those that it left).
 
   Args:
     path: of the file; there whole or not at all.
@@ -44,16 +46,34 @@ def write(
   groups: dict[int, list[int]] = {}
   for position in sampled:
     groups.setdefault(int(index.group_ids[position]), []).append(int(position))
-  content = {
-      "round": number,
-      "groups": [
-          _group(round_, members, trained, advantages)
-          | _left(round_, members, survivors)
-          for _, members in sorted(groups.items())
-      ],
-  }
+  described = [
+      _group(round_, members, trained, advantages)
+      | _left(round_, members, survivors)
+      for _, members in sorted(groups.items())
+  ]
+  write_groups(path, number, described)
+
+
+def write_groups(
+    path: pathlib.Path, number: int, groups: Sequence[Mapping[str, Any]]
+) -> None:
+  """Writes the objects of `write`; none for a round that was left out."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  atomic.write_json(path, content)
+  atomic.write_json(path, {"round": number, "groups": groups})
+
+
+def read(path: pathlib.Path) -> Sequence[Mapping[str, Any]]:
+  """Reads the objects of `write`, one per group.
+
+  Raises:
+    ValueError: there is no such file.
+  """
+  if not path.is_file():
+    raise ValueError(
+        f"{path}: expected the feedback of a round that was trained on, found"
+        " none; the allocation needs it, restore it or begin another --workdir."
+    )
+  return json.loads(path.read_text(encoding="utf-8"))["groups"]
 
 
 def _group(
@@ -66,7 +86,11 @@ def _group(
   index = round_.index
   rewards = index.rewards[members]
   scored = np.isfinite(rewards)
-  correct = sum(is_correct(round_.records[member]) for member in members)
+  correct = [
+      rollout
+      for member in members
+      if is_correct(rollout := round_.records[member])
+  ]
   used = [member for member in members if member in trained]
   sizes = [advantages[int(index.record_ids[member])] for member in used]
   return {
@@ -74,10 +98,11 @@ def _group(
       "prompt_id": int(index.prompt_ids[members[0]]),
       "samples": len(members),
       "scored": int(scored.sum()),
-      "correct": correct,
+      "correct": len(correct),
       "mean_reward": float(rewards[scored].mean()) if scored.any() else None,
       "trained": len(used),
-      "mean_abs_advantage": float(np.mean(sizes)) if sizes else 0.0,
+      "mean_abs_advantage": _mean(sizes),
+      "mean_gradient": _mean(map(_gradient, correct)),
   }
 
 
@@ -96,3 +121,22 @@ def is_correct(rollout: types.Rollout) -> bool:
   if not np.isfinite(rollout.reward):
     return False
   return rollout.reward_parts.get("correct", rollout.reward) > 0
+
+
+def _gradient(rollout) -> float:
+  """Returns √Σ_t (1 − π(y_t))² over the tokens of a response.
+
+  The norm of the gradient of Σ_t log π(y_t) by the logits is
+  √Σ_t ‖e_{y_t} − π_t‖², at least this and at most √2 times this, since the
+  other tokens' probabilities add up to 1 − π(y_t). π is the behaviour policy
+  over the whole vocabulary.
+  """
+  logprobs = rollout.behavior_logprobs + rollout.log_kept_mass
+  missing = 1 - np.exp(logprobs[rollout.response_mask].astype(np.float64))
+  return float(np.sqrt(np.sum(missing**2)))
+
+
+def _mean(values: Iterable[float]) -> float:
+  """Returns the mean, 0 of nothing."""
+  values = list(values)
+  return float(np.mean(values)) if values else 0.0

@@ -50,10 +50,10 @@ def train(
     reference_params: PyTree | None = None,
     mesh: jax.sharding.Mesh | None = None,
     config: Mapping[str, Any] | None = None,
-    allocation: Mapping[str, Any] | None = None,
     controls: Mapping[str, float] | None = None,
     curation: methods.Step | None = None,
     validation: Sequence[types.Rollout] = (),
+    group_limit: int | None = None,
 ) -> TrainState:
   """Trains on one round's folders, from where the state stands, to its end.
 
@@ -74,10 +74,10 @@ def train(
     reference_params: of the reference policy, if the objective has one.
     mesh: devices; None takes one.
     config: JSON object saved in checkpoints.
-    allocation: JSON object saved in checkpoints.
     controls: numbers of the objective that may change without recompiling.
     curation: step between reward and loss; None trains on every record.
     validation: records behind the validation gradient of influence.
+    group_limit: records of a group to train on at most; None for no limit.
 
   Returns:
     The state at the beginning of the next round, also saved.
@@ -114,13 +114,13 @@ def train(
       position=state.position,
       lineage=state.lineage,
       fingerprint=functools.partial(policy_lib.fingerprint, state.params),
+      group_limit=group_limit,
   )
   save = functools.partial(
       checkpoints.save,
       workdir / "checkpoints",
       kept=settings.checkpoints_kept,
       config=dict(config or {}),
-      allocation=allocation,
   )
   optimizer = optimizer_lib.build(settings)
   state = state_lib.place(state, policy, optimizer, trainer.mesh)
@@ -147,6 +147,11 @@ def _train_round(
     journal = journal_lib.Journal(
         writer, bar, trainer.settings.max_bad_updates
     )
+    if work.selection.drops["long"] and state.position.begins_round:
+      bar.say([
+          f"round {number}: {work.selection.drops['long']} records are longer"
+          " than train.tokens_per_row and were dropped; raise it to keep them."
+      ])
     if not work.batches:
       bar.say([f"round {number}: no group with unequal rewards to learn from."])
       journal.write(state.steps + 1, "batch", rounds.numbers(work, number))
@@ -194,7 +199,7 @@ def _train_batch(
         state = _at(state, state.position.next_minibatch())
         continue
       totals = minibatch_lib.accumulate(
-          trainer, state.params, minibatch, number
+          trainer, state.params, minibatch, number, state.counters.updates
       )
       if _should_stop(trainer, totals):
         return state

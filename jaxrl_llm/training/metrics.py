@@ -8,7 +8,9 @@ import time
 
 import jax
 from rich import progress
-import tensorboardX
+from tensorboardX import event_file_writer
+from tensorboardX import summary
+from tensorboardX.proto import event_pb2
 
 from jaxrl_llm.data import atomic
 
@@ -40,9 +42,13 @@ class MetricsWriter:
     path = workdir / "metrics.jsonl"
     drop_after(path, step, round)
     self._file = path.open("a", encoding="utf-8")
-    self._board = tensorboardX.SummaryWriter(
-        str(workdir / "tensorboard"), purge_step=step + 1
-    )
+    # In this thread: SummaryWriter has one of its own, and when that dies of a
+    # full disk the training waits for it without end.
+    board = workdir / "tensorboard"
+    board.mkdir(exist_ok=True)
+    self._board = event_file_writer.EventsWriter(str(board / "events"))
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._add(step + 1, session_log=start)  # Hides what lies beyond.
 
   def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
     """Appends one record; it is on its way to disk when this returns."""
@@ -54,7 +60,14 @@ class MetricsWriter:
     self._file.flush()
     for name, value in values.items():
       if isinstance(value, (int, float)):
-        self._board.add_scalar(f"{kind}/{name}", value, step)
+        scalar = summary.scalar(f"{kind}/{name}", value)
+        self._add(step, summary=scalar)
+    self._board.flush()
+
+  def _add(self, step: int, **content) -> None:
+    """Appends an event for TensorBoard."""
+    event = event_pb2.Event(step=step, wall_time=time.time(), **content)
+    self._board.write_event(event)
 
   def close(self) -> None:
     if self._writes:

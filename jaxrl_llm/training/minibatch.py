@@ -9,6 +9,7 @@ import numpy as np
 from jaxrl_llm import types
 from jaxrl_llm.curation import episodes as episodes_lib
 from jaxrl_llm.data import packing
+from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import curate
 from jaxrl_llm.training import scoring
@@ -116,6 +117,7 @@ def accumulate(
     params: types.PyTree,
     minibatch: Minibatch,
     number: int,
+    version: types.Array | None = None,
 ) -> step.Totals:
   """Dispatches the sums over all micro-batches.
 
@@ -124,16 +126,18 @@ def accumulate(
     params: live parameters.
     minibatch: from `build`.
     number: updates applied or skipped before; seeds the noise.
+    version: int32 scalar, updates applied before; read where the objective
+      asks for versions.
   """
   steps = trainer.steps
   sums = None
   if trainer.needs.statistics:
-    for batch, _ in _placed(trainer, minibatch, number):
+    for batch, _ in _placed(trainer, minibatch, number, version):
       if sums is None:
         sums = steps.start_sums(params, batch)
       sums = steps.add_sums(params, sums, batch)
   totals = None
-  for batch, weights in _placed(trainer, minibatch, number):
+  for batch, weights in _placed(trainer, minibatch, number, version):
     if totals is None:
       totals = steps.start(params, batch, weights, sums)
     totals = steps.add(params, totals, batch, weights, sums)
@@ -141,16 +145,22 @@ def accumulate(
 
 
 def _placed(
-    trainer: trainer_lib.Trainer, minibatch: Minibatch, number: int
+    trainer: trainer_lib.Trainer,
+    minibatch: Minibatch,
+    number: int,
+    version: types.Array | None,
 ) -> Iterator[tuple[types.Batch, Mapping[str, jax.Array]]]:
   """Yields the micro-batches on the devices, with key and controls."""
   for piece in minibatch.pieces:
     batch, weights = scoring.place(piece, trainer.rows)
-    yield complete(trainer, batch, number), weights
+    yield complete(trainer, batch, number, version), weights
 
 
 def complete(
-    trainer: trainer_lib.Trainer, batch: types.Batch, number: int
+    trainer: trainer_lib.Trainer,
+    batch: types.Batch,
+    number: int,
+    version: types.Array | None = None,
 ) -> types.Batch:
   """Adds what an objective reads that no record holds: key and controls.
 
@@ -158,6 +168,7 @@ def complete(
     trainer: of the run.
     batch: a placed micro-batch.
     number: updates applied or skipped before; seeds the noise.
+    version: as in `accumulate`.
   """
   key = None
   if trainer.needs.key:
@@ -166,10 +177,11 @@ def complete(
         jax.random.fold_in(root, number),
         sharding_lib.replicated(trainer.mesh),
     )
+  controls = _controls(trainer)
+  if trainer.needs.versions and version is not None:
+    controls[spec_lib.VERSION_CONTROL] = version
   batch = _with_topk(batch, trainer)
-  terms = dataclasses.replace(
-      batch.terms, key=key, controls=_controls(trainer)
-  )
+  terms = dataclasses.replace(batch.terms, key=key, controls=controls)
   return dataclasses.replace(batch, terms=terms)
 
 
@@ -255,7 +267,7 @@ def _savings(whole: _Rows, left: _Rows, tokens: int) -> dict[str, float]:
   }
 
 
-def _controls(trainer: trainer_lib.Trainer) -> dict[str, np.ndarray]:
+def _controls(trainer: trainer_lib.Trainer) -> dict[str, types.Array]:
   return {
       name: np.float32(value) for name, value in trainer.controls.items()
   }

@@ -28,6 +28,7 @@ from jaxrl_llm.training import trainer as trainer_lib
 
 Prepared = stored.Prepared
 
+
 def path_of(workdir: pathlib.Path, position: state_lib.Position):
   """Returns the file of a rollout batch."""
   folder = workdir / "prepared" / f"round_{position.round:04d}"
@@ -43,8 +44,8 @@ def obtain(
   """Reads the file of the rollout batch that comes next, or makes it.
 
   Raises:
-    ValueError: the file was made with other settings, or it is gone and so
-      are the weights that made it.
+    ValueError: the file was made with other settings or of other records, or
+      it is gone and so are the weights that made it.
   """
   position = state.position
   path = path_of(workdir, position)
@@ -56,14 +57,21 @@ def obtain(
   }
   if trainer.curation is not None:
     key["curation"] = repr(trainer.curation)
+  batch = work.batches[position.batch]
   if path.exists():
-    return stored.load(path, key)
+    prepared = stored.load(path, key)
+    wanted = work.index.record_ids[batch.positions]
+    if not np.array_equal(prepared.record_ids, wanted):
+      raise ValueError(
+          f"{path}: prepared for other records than the rollouts hold; name"
+          " the same train.rollouts to resume, or start in a new --workdir."
+      )
+    return prepared
   if not position.begins_batch:
     raise ValueError(
         f"{path}: missing, and the weights that it was made with have moved"
         " on; restore it, or start in a new --workdir."
     )
-  batch = work.batches[position.batch]
   prepared = compute(trainer, state.params, work, batch)
   if trainer.curation is not None:
     prepared = curated(trainer, state, work, batch, prepared)

@@ -98,6 +98,7 @@ def open_round(
     position: state_lib.Position,
     lineage: str,
     fingerprint: Callable[[], str],
+    group_limit: int | None = None,
 ) -> Round:
   """Opens and plans.
 
@@ -111,6 +112,7 @@ def open_round(
     lineage: of the trainer.
     fingerprint: of the trainer's weights; called only at the beginning of a
       round whose rollouts are of another lineage.
+    group_limit: records of a group to train on at most; None for no limit.
 
   Raises:
     ValueError: the folders do not fit the model, the objective or each other.
@@ -128,6 +130,7 @@ def open_round(
       tokens_per_row=settings.tokens_per_row,
       # Equal rewards mean no advantage only within a group's own baseline.
       keep_uniform_groups=settings.keep_uniform_groups or not compares,
+      group_limit=group_limit,
       max_staleness=settings.max_staleness,
       policy_version=position.round_updates,
       lineage=lineage,
@@ -145,6 +148,7 @@ def open_round(
     _refuse_hidden_staleness(
         spec, stale_mask[selection.positions], len(batches)
     )
+    _refuse_foreign_versions(spec, index, stale_mask, position, lineage)
   return Round(reading.Records(opened), index, selection, batches, stale_mask)
 
 
@@ -198,6 +202,31 @@ def _refuse_hidden_staleness(
       f" {spec.name} hides; set it to tis, icepop, decoupled, rejection,"
       " bypass or none."
   )
+
+
+def _refuse_foreign_versions(
+    spec: objective.Spec,
+    index: indices.Index,
+    stale_mask: np.ndarray,
+    position: state_lib.Position,
+    lineage: str,
+) -> None:
+  """Refuses versions that do not compare, where the objective counts them.
+
+  Another lineage's compare where its weights are the trainer's, at the same
+  version: two runs that start from the same model.
+  """
+  if not objective.requirements(spec).versions:
+    return
+  others = set(index.lineage_names) - {lineage}
+  odd_mask = stale_mask | (index.oldest_versions != position.round_updates)
+  if others and odd_mask.any():
+    raise ValueError(
+        "objective.proximal: loglinear counts the updates since a token was"
+        f" drawn, but the policy is of lineage {lineage!r} and rollouts of"
+        f" {sorted(others)}, whose versions do not compare; set it to"
+        " recomputed."
+    )
 
 
 def _refuse_groups_of_one(index: indices.Index, spec: objective.Spec) -> None:

@@ -41,6 +41,7 @@ def score(
     tokenizer_fingerprint: str | None,
     seed: int,
     mesh: jax.sharding.Mesh | None = None,
+    group_limit: int | None = None,
 ) -> Iterator[Scored]:
   """Scores every record that training would take, batch by batch.
 
@@ -55,6 +56,7 @@ def score(
     tokenizer_fingerprint: of the model; None accepts any shard's.
     seed: of the run.
     mesh: devices; None takes one.
+    group_limit: records of a group to train on at most; None for no limit.
 
   Raises:
     ValueError: folders, settings, objective or validation do not fit.
@@ -83,6 +85,7 @@ def score(
       position=state.position,
       lineage=state.lineage,
       fingerprint=functools.partial(policy_lib.fingerprint, state.params),
+      group_limit=group_limit,
   )
   state = state_lib.place(
       state, policy, optimizer_lib.build(settings), trainer.mesh

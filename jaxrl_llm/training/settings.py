@@ -1,6 +1,7 @@
 """Settings of the trainer: the `train` section of a config."""
 
 import dataclasses
+import math
 
 SCHEDULES = ("constant", "cosine")
 
@@ -53,7 +54,7 @@ class TrainSettings:
         "max_staleness",
         "learning_rate",
     ):
-      _require(self, key, "0 or more", lambda value: value >= 0)
+      _require(self, key, "0 or more", lambda value: 0 <= value < math.inf)
     for key in ("epsilon", "max_grad_norm"):
       _require(self, key, "more than 0", lambda value: value > 0)
     for key in ("beta1", "beta2"):

@@ -1,6 +1,8 @@
 """Everything that a resumed run needs to go on as if never interrupted."""
 
+from collections.abc import Mapping
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +88,8 @@ class TrainState:
     counters: see Counters.
     position: the mini-batch that comes next.
     lineage: versions of policies compare only within one lineage.
+    allocation: JSON object, state of the rollout allocation after some of the
+      rounds before this one; None before the first.
   """
 
   params: types.PyTree
@@ -93,6 +97,7 @@ class TrainState:
   counters: Counters
   position: Position
   lineage: str
+  allocation: Mapping[str, Any] | None = None
 
   @property
   def updates(self) -> int:

@@ -70,6 +70,22 @@ class Steps:
   update: Callable
 
 
+def _scores(
+    policy: policy_lib.Policy, params: PyTree, batch: types.Batch, **asked
+) -> policy_lib.TokenLogprobs:
+  """Scores the trained tokens of a micro-batch."""
+  return policy.token_logprobs(
+      params,
+      batch.tokens,
+      batch.segment_ids,
+      batch.parent_ids,
+      batch.positions,
+      batch.temperatures,
+      batch.terms.mask,
+      **asked,
+  )
+
+
 def live_terms(
     policy: policy_lib.Policy,
     spec: objective.Spec,
@@ -83,14 +99,10 @@ def live_terms(
   """
   needs = objective.requirements(spec)
   wants_topk = bool(needs.behavior_topk or needs.proximal_topk)
-  scored = policy.token_logprobs(
+  scored = _scores(
+      policy,
       params,
-      batch.tokens,
-      batch.segment_ids,
-      batch.parent_ids,
-      batch.positions,
-      batch.temperatures,
-      batch.terms.mask,
+      batch,
       gather_ids=batch.terms.topk_ids if wants_topk else None,
       entropy=needs.entropy,
       plain=plain,
@@ -148,16 +160,7 @@ def build(
     return objective.statistics(spec, terms)
 
   def score(params, batch, topk):
-    return policy.token_logprobs(
-        params,
-        batch.tokens,
-        batch.segment_ids,
-        batch.parent_ids,
-        batch.positions,
-        batch.temperatures,
-        batch.terms.mask,
-        topk=topk,
-    )
+    return _scores(policy, params, batch, topk=topk)
 
   def start_sums(params, batch):
     return _zeros(jax.eval_shape(sums_of, params, batch))
@@ -211,8 +214,9 @@ def _add(loss, params, totals, batch, weights, sums):
 def _update(optimizer, params, opt_state, counters, totals):
   """Applies the optimizer, or changes nothing if a number is not finite."""
   norm = optax.tree.norm(totals.grads)
-  finite = jnp.isfinite(norm) & jnp.isfinite(totals.loss)
   deltas, moved = optimizer.update(totals.grads, opt_state, params)
+  stride = optax.tree.norm(deltas)
+  finite = jnp.isfinite(jnp.stack([norm, totals.loss, stride])).all()
   stepped = optax.apply_updates(params, deltas)
   params, opt_state = jax.tree.map(
       lambda new, old: jnp.where(finite, new, old),

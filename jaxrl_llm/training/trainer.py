@@ -94,13 +94,7 @@ def build(
     ValueError: settings, mesh, objective and reference do not fit; one line.
   """
   mesh = mesh or sharding_lib.make_mesh("data=1")
-  parts = math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
-  if settings.rows_per_microbatch % parts:
-    raise ValueError(
-        "train.rows_per_microbatch: expected a multiple of the mesh's"
-        f" data × fsdp = {parts}, found {settings.rows_per_microbatch}; raise"
-        " it to the next multiple."
-    )
+  check_rows(settings, mesh)
   needs = objective.requirements(spec)
   if needs.reference and reference_params is None:
     raise ValueError(
@@ -126,6 +120,23 @@ def build(
       curation=curation,
       validation=tuple(validation),
   )
+
+
+def check_rows(
+    settings: settings_lib.TrainSettings, mesh: jax.sharding.Mesh
+) -> None:
+  """Refuses micro-batches whose rows do not divide over the mesh.
+
+  Raises:
+    ValueError: with the number to take a multiple of.
+  """
+  parts = math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
+  if settings.rows_per_microbatch % parts:
+    raise ValueError(
+        "train.rows_per_microbatch: expected a multiple of the mesh's"
+        f" data × fsdp = {parts}, found {settings.rows_per_microbatch}; raise"
+        " it to the next multiple."
+    )
 
 
 def _check_validation(

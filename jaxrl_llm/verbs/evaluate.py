@@ -93,6 +93,8 @@ def of(
       details,
   )
   evaluate_lib.save(found, folder)
+  exact = found.estimates["exact_match"]
+  print(f"exact match after {updates} updates: {100 * exact.value:.1f} %")
   return found, folder
 
 
@@ -134,7 +136,7 @@ def _chosen(
   some = checkpoints.latest(folders.checkpoints(workdir)) is not None
   if wanted == START or not (wanted or some):
     return job.model.start_params, 0
-  path = parts.checkpoint(workdir, wanted)
+  path = parts.checkpoint(job.config, workdir, wanted)
   like = parts.placed_shapes(job.config, job.model.policy)
   params = checkpoints.restore_params(path, like)
   return params, int(path.name.removeprefix("step_"))

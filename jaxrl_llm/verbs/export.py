@@ -22,9 +22,10 @@ def main(
 ) -> None:
   """Writes the folder and prints its path."""
   workdir = flags.require_workdir(workdir, "export")
-  checkpoint = parts.checkpoint(workdir, config.export.checkpoint)
+  target = pathlib.Path(config.export.folder or workdir / "export")
+  policy_lib.check_target(target)
+  checkpoint = parts.checkpoint(config, workdir, config.export.checkpoint)
   model = parts.model(config, parts.tokenizer(config))
   params = checkpoints.restore_params(checkpoint, model.policy.shapes)
-  target = pathlib.Path(config.export.folder or workdir / "export")
   policy_lib.save(target, model.policy, params, model.tokenizer.files())
   print(f"{checkpoint} exported to {target}")

@@ -12,6 +12,8 @@ from jaxrl_llm.verbs import keys
 
 # Verbs that can do without a configuration.
 OPTIONAL = ("verify",)
+# Sections where an unset key takes the registry's value.
+_REGISTRIES = ("objective", "allocation", "curation")
 
 
 def parse(
@@ -42,6 +44,7 @@ def parse(
   sections = {key.partition(".")[0] for key in valid}
   keys.check([name for name in names if name not in sections], valid, verb)
   config_file, arguments = _config_file(verb, arguments)
+  unset, arguments = _unset(arguments)
   # config_flags wants the file before the keys.
   words = [verb, *([f"--config={config_file}"] if config_file else [])]
   words += arguments
@@ -57,7 +60,16 @@ def parse(
   try:
     rest = values(words)[1:]
   except absl_flags.Error as error:
-    raise ValueError(str(error)) from error
+    lines = str(error).strip().splitlines()
+    if len(lines) == 1:
+      raise ValueError(lines[0]) from error
+    # The file's own error: a traceback, whose last line says what it was.
+    raise ValueError(f"--config={config_file}: {lines[-1]}") from error
+  except AttributeError as error:
+    raise ValueError(
+        f"--config={config_file}: it has no function get_config; see"
+        " configs/quickstart.py."
+    ) from error
   if rest:
     raise ValueError(
         f"{rest[0]!r} is not understood; expected flags as --workdir=DIR."
@@ -68,7 +80,28 @@ def parse(
   found = keys.flatten(holder.value.to_dict())
   keys.check(found, valid, str(config_file))
   keys.require(found, valid, str(config_file))
+  for name in unset:
+    _clear(holder.value, name)
   return holder.value, workdir
+
+
+def _unset(arguments: list[str]) -> tuple[list[str], list[str]]:
+  """Takes `--config.key=` out: the keys to unset, and the other words."""
+  named = [
+      word
+      for word in arguments
+      if word.startswith(tuple(f"--config.{name}." for name in _REGISTRIES))
+      and word.endswith("=")
+  ]
+  others = [word for word in arguments if word not in named]
+  return [word[len("--config.") : -1] for word in named], others
+
+
+def _clear(config: ml_collections.ConfigDict, name: str) -> None:
+  """Makes a key what it is where no file sets it."""
+  section, _, key = name.rpartition(".")
+  with config.ignore_type():
+    config[section][key] = None
 
 
 def _config_file(
@@ -103,8 +136,15 @@ def require_workdir(workdir: pathlib.Path | None, verb: str) -> pathlib.Path:
 
   Raises:
     ValueError: none was given.
+    OSError: it cannot be made.
   """
   if workdir is None:
     raise ValueError(f"{verb} writes files; say where with --workdir=DIR.")
-  workdir.mkdir(parents=True, exist_ok=True)
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise OSError(
+        f"--workdir={workdir}: cannot be made a folder ({error.strerror});"
+        " choose another path."
+    ) from error
   return workdir

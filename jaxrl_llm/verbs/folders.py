@@ -1,8 +1,33 @@
 """Where things lie under a working directory."""
 
+from collections.abc import Iterator
+import contextlib
+import fcntl
 import pathlib
 
 from jaxrl_llm.data import manifest
+
+_LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def alone(workdir: pathlib.Path) -> Iterator[None]:
+  """Keeps a second writer out of a working directory.
+
+  The system lets go of the lock when the process ends, however it ends.
+
+  Raises:
+    ValueError: another command is writing there.
+  """
+  with (workdir / _LOCK).open("a") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ValueError(
+          f"{workdir}: another command is writing to it; let it end, or choose"
+          " another --workdir."
+      ) from error
+    yield
 
 
 def round_folder(workdir: pathlib.Path, round_number: int) -> pathlib.Path:
@@ -15,6 +40,11 @@ def host_folder(
 ) -> pathlib.Path:
   """Returns the shard folder that one host writes in a round."""
   return round_folder(workdir, round_number) / f"host_{host:03d}"
+
+
+def round_plan(workdir: pathlib.Path, round_number: int) -> pathlib.Path:
+  """Returns the file that says what a round generates."""
+  return workdir / "allocation" / f"round_{round_number:05d}.json"
 
 
 def checkpoints(workdir: pathlib.Path) -> pathlib.Path:

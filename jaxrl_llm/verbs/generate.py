@@ -14,18 +14,21 @@ import ml_collections
 from jaxrl_llm.losses import objective
 from jaxrl_llm.rollout import generator
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
-from jaxrl_llm.verbs import rounds
 from jaxrl_llm.verbs import train
 
 # What a shard's bytes depend on; it must not change within a workdir.
-RECORDED = ("seed", "model", "prompts", "sampling", "generation", "reward")
+RECORDED = (
+    "seed", "model", "prompts", "sampling", "generation", "allocation",
+    "reward",
+)
 SECTIONS = (
-    "seed", "mesh", "model", "prompts", "sampling", "generation", "reward",
-    "objective", "train",
+    "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
+    "reward", "objective", "curation", "train", "run",
 )
 
 
@@ -34,17 +37,24 @@ def main(
 ) -> None:
   """Generates the next round and prints its numbers and its folder."""
   workdir = flags.require_workdir(workdir, "generate")
+  with folders.alone(workdir):
+    _main(config, workdir)
+
+
+def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Does what `main` says, as the only writer."""
   job = parts.job(config)
   record.agree(config, RECORDED, workdir)
   state = train.start(config, job.model, workdir)
-  folder = round_of(job, state, state.position.round, workdir)
+  state, plan = allocation.next_plan(job, state, workdir)
+  folder = round_of(job, state, plan, workdir)
   print(f"shards: {folder}")
 
 
 def round_of(
     job: parts.Job,
     state: state_lib.TrainState,
-    number: int,
+    plan: allocation.Plan,
     workdir: pathlib.Path,
 ) -> pathlib.Path:
   """Generates what is missing of a round.
@@ -52,26 +62,23 @@ def round_of(
   Args:
     job: model, prompts, grader.
     state: holds the policy that generates, its version and lineage.
-    number: of the round.
+    plan: of the round, not empty.
     workdir: receives the shards.
 
   Returns:
     The folder of the round's shards.
   """
-  settings = parts.generation_settings(job.config)
-  posed = rounds.prompts_of(
-      job.train_prompts, number, settings.prompts_per_round, job.config.seed
-  )
+  number = state.position.round
   needs = objective.requirements(parts.spec(job.config))
   folder = folders.host_folder(workdir, number, jax.process_index())
   stats = generator.generate_round(
       job.model.policy,
       state.params,
       job.model.tokenizer,
-      posed,
-      [settings.samples_per_prompt] * len(posed),
+      plan.prompts,
+      plan.counts,
       parts.sampling_settings(job.config),
-      settings,
+      parts.generation_settings(job.config),
       folder=folder,
       version=state.updates,
       lineage=state.lineage,

@@ -10,6 +10,8 @@ import jax
 import ml_collections
 
 from jaxrl_llm import types
+from jaxrl_llm.allocation import interface
+from jaxrl_llm.allocation import registry
 from jaxrl_llm.curation import methods
 from jaxrl_llm.data import prompts as prompts_lib
 from jaxrl_llm.data import shards
@@ -31,6 +33,8 @@ from jaxrl_llm.verbs import settings
 
 Tokenizer = tokenizer_lib.Tokenizer
 Prompt = prompts_lib.Prompt
+# Keys without which a checkpoint would be read as another model's.
+_GROWN_FROM = ("model.path", "model.preset", "model.tokenizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +67,11 @@ class Job:
 
 def job(config: ml_collections.ConfigDict) -> Job:
   """Makes everything; cheap checks come before the model is read."""
-  generation = generation_settings(config)
-  if generation.samples_per_prompt < 2 and objective.requirements(
-      spec(config)
-  ).group_baseline:
+  key, smallest = allocator(config).smallest_group(budget(config))
+  if smallest < 2 and objective.requirements(spec(config)).group_baseline:
     raise ValueError(
-        "generation.samples_per_prompt: expected at least 2, since"
-        f" {config.objective.name} compares the samples of a group, found"
-        f" {generation.samples_per_prompt}; raise it, or set"
+        f"{key}: expected at least 2, since {config.objective.name} compares"
+        f" the samples of a group, found {smallest}; raise it, or set"
         " objective.advantage=reward."
     )
   curation(config)
@@ -79,6 +80,7 @@ def job(config: ml_collections.ConfigDict) -> Job:
   text_tokenizer = tokenizer(config)
   train_prompts, evaluation_prompts = prompts(config, text_tokenizer)
   network = model(config, text_tokenizer)
+  _check_topk(sampling_settings(config).record_topk, network.policy)
   _check_lengths(
       [*train_prompts, *evaluation_prompts],
       sampling_settings(config).max_new_tokens,
@@ -96,6 +98,11 @@ def job(config: ml_collections.ConfigDict) -> Job:
 def tokenizer(config: ml_collections.ConfigDict) -> Tokenizer:
   """Loads model.tokenizer, else the model's own, else one id per byte."""
   chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  if chosen.path and not pathlib.Path(chosen.path).exists():
+    raise FileNotFoundError(
+        f"model.path: there is nothing at {chosen.path}; correct it, or fetch"
+        " the model (experiments/fetch_smollm2.sh brings SmolLM2)."
+    )
   return tokenizer_lib.load(chosen.tokenizer or chosen.path or "bytes")
 
 
@@ -112,6 +119,11 @@ def model(
     ValueError: the tokenizer has ids that the model does not know.
   """
   chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  if not -(2**63) <= config.seed < 2**63:
+    raise ValueError(
+        f"seed: expected an integer of 64 bits, found {config.seed}; choose a"
+        " smaller one."
+    )
   policy, params = policy_lib.load(chosen.path, chosen, config.seed)
   if text_tokenizer.vocab_size > policy.config.vocab_size:
     raise ValueError(
@@ -214,6 +226,23 @@ def generation_settings(
   return settings.build(generator.GenerationSettings, "generation", config)
 
 
+def budget(config: ml_collections.ConfigDict) -> interface.Budget:
+  """Says what the run means to generate."""
+  generation = generation_settings(config)
+  return interface.Budget(
+      prompts=generation.prompts_per_round,
+      samples=generation.samples_per_prompt,
+      rounds=config.run.rounds,
+  )
+
+
+def allocator(config: ml_collections.ConfigDict) -> interface.Allocator:
+  """Makes what shares out the rollouts of a round."""
+  made = registry.build(settings.overrides("allocation", config))
+  made.check_budget(budget(config))
+  return made
+
+
 def evaluation_settings(
     config: ml_collections.ConfigDict,
 ) -> evaluation_lib.EvaluationSettings:
@@ -223,11 +252,14 @@ def evaluation_settings(
   )
 
 
-def checkpoint(workdir: pathlib.Path, number: str) -> pathlib.Path:
+def checkpoint(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path, number: str
+) -> pathlib.Path:
   """Returns a checkpoint by its number of updates; the latest where empty.
 
   Raises:
     FileNotFoundError: there is none, or not that one.
+    ValueError: it grew out of another model than the configuration names.
   """
   steps = checkpoints.complete_steps(folders.checkpoints(workdir))
   found = [path for step, path in steps.items() if number in ("", str(step))]
@@ -238,6 +270,7 @@ def checkpoint(workdir: pathlib.Path, number: str) -> pathlib.Path:
         f" {number or 'of a training run'}, found {known}; train first, or"
         " correct the number."
     )
+  record.agree(config, _GROWN_FROM, workdir)
   return found[-1]
 
 
@@ -247,15 +280,27 @@ def lineage(config: ml_collections.ConfigDict, params: types.PyTree) -> str:
       "seed", "model", "prompts", "sampling", "generation", "reward",
       "objective", "train",
   )
-  if config.curation.name != methods.NONE:
+  if curation(config) is not None:
     sections += ("curation",)
   chosen = {
       key: value
       for key, value in record.select(config, sections).items()
       if not keys.within(key, (*record.HARMLESS, "model"))
   }
+  if config.allocation.name != "uniform":
+    set_keys = settings.overrides("allocation", config)
+    chosen |= {f"allocation.{key}": value for key, value in set_keys.items()}
   text = json.dumps([policy_lib.fingerprint(params), chosen], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_topk(topk: int, policy: policy_lib.Policy) -> None:
+  """Refuses to record more ids than the model has."""
+  if topk > policy.config.vocab_size:
+    raise ValueError(
+        "sampling.record_topk: expected at most the model's"
+        f" {policy.config.vocab_size} ids, found {topk}; lower it."
+    )
 
 
 def _check_lengths(

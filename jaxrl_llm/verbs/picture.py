@@ -58,7 +58,9 @@ def draw(metrics_file: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
     for kind, name, label, style in lines:
       steps, values = series(records, kind, name)
       if steps:
-        axis.plot(steps, values, style, label=label, markersize=4)
+        # A line through one point would show nothing.
+        shown = style if len(steps) > 1 else f"{style[0]}o"
+        axis.plot(steps, values, shown, label=label, markersize=4)
     axis.set_title(title, loc="left", fontsize=10)
     axis.set_yscale(scale)
     axis.grid(alpha=0.3)

@@ -32,6 +32,25 @@ def agree(
 ) -> None:
   """Compares the configuration with the recorded one, then records it.
 
+  Called when nothing of the configuration can be refused any more: what was
+  refused must not bind the command that mends it.
+  """
+  sections = tuple(sections)
+  compare(config, sections, workdir)
+  path = workdir / FILE
+  current = select(config, sections)
+  recorded = read(path) if path.is_file() else {}
+  if recorded != recorded | current:
+    atomic.write_json(path, recorded | current)
+
+
+def compare(
+    config: ml_collections.ConfigDict,
+    sections: Iterable[str],
+    workdir: pathlib.Path,
+) -> None:
+  """Compares the configuration with the recorded one.
+
   Args:
     config: the whole configuration.
     sections: names of the sections and top-level keys that the verb reads.
@@ -55,8 +74,6 @@ def agree(
         f"{workdir} was begun with another configuration: {'; '.join(odd)};"
         " give the same values to resume, or another --workdir."
     )
-  if recorded != recorded | current:
-    atomic.write_json(path, recorded | current)
 
 
 def select(

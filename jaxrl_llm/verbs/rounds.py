@@ -1,4 +1,4 @@
-"""Which problems a round poses: whole passes over them, in seeded order."""
+"""Whose turn it is in a round: passes over the problems, in seeded order."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from jaxrl_llm.data import fingerprints
 from jaxrl_llm.data import prompts as prompts_lib
 
 
-def prompts_of(
+def turn_of(
     prompts: Sequence[prompts_lib.Prompt],
     round_number: int,
     prompts_per_round: int,
     seed: int,
 ) -> list[prompts_lib.Prompt]:
-  """Chooses the problems of a round.
+  """Orders all problems, those whose turn it is in a round first.
 
   A pass over all problems is cut into rounds; the few that are left over wait
   for the next pass, which has an order of its own.
@@ -22,6 +22,10 @@ def prompts_of(
     round_number: k, from 0.
     prompts_per_round: distinct problems of a round.
     seed: of the run.
+
+  Returns:
+    The problems of the round, then the rest of its pass, then the pass from
+    its beginning.
 
   Raises:
     ValueError: there are fewer problems than a round poses.
@@ -41,4 +45,4 @@ def prompts_of(
       ),
   )
   start = place * prompts_per_round
-  return order[start : start + prompts_per_round]
+  return order[start:] + order[:start]

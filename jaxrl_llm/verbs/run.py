@@ -14,12 +14,16 @@ from typing import Any
 import jax
 import ml_collections
 
+from jaxrl_llm.allocation import registry
 from jaxrl_llm.data import atomic
 from jaxrl_llm.data import manifest
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.losses import objective
+from jaxrl_llm.models import sharding
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import trainer as trainer_lib
+from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import evaluate
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
@@ -30,8 +34,8 @@ from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import train
 
 SECTIONS = (
-    "seed", "mesh", "model", "prompts", "sampling", "generation", "reward",
-    "objective", "curation", "train", "run", "evaluation",
+    "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
+    "reward", "objective", "curation", "train", "run", "evaluation",
 )
 # Progress: rounds evaluated, and the folder of each evaluation by title.
 FILE = "run.json"
@@ -43,11 +47,17 @@ def main(
 ) -> None:
   """Brings the run to its end from wherever it stands."""
   workdir = flags.require_workdir(workdir, "run")
+  with folders.alone(workdir):
+    _main(config, workdir)
+
+
+def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Does what `main` says, as the only writer."""
   if config.run.rounds < 1:
     raise ValueError(
         f"run.rounds: expected at least 1, found {config.run.rounds}."
     )
-  record.agree(config, SECTIONS, workdir)
+  record.compare(config, SECTIONS, workdir)
   progress = _read(workdir)
   if progress["rounds"] < config.run.rounds:
     progress = _advance(config, workdir, progress)
@@ -60,11 +70,22 @@ def _advance(
     progress: dict[str, Any],
 ) -> dict[str, Any]:
   """Does the rounds that are missing; returns the progress."""
+  _check_training(config)
   print(objective.describe(parts.spec(config)))
   print(arithmetic(config))
+  print(registry.describe(config.allocation.name, parts.allocator(config)))
   job = parts.job(config)
+  shortest = min(prompt.tokens.size for prompt in job.train_prompts)
+  if shortest >= config.train.tokens_per_row:
+    raise ValueError(
+        f"train.tokens_per_row: the shortest prompt has {shortest} tokens,"
+        f" expected room for a response too, found"
+        f" {config.train.tokens_per_row}; raise it."
+    )
+  record.agree(config, SECTIONS, workdir)
   state = train.start(config, job.model, workdir)
   if BEFORE not in progress["evaluations"]:
+    print("evaluating before training; the first steps of each kind compile")
     _, folder = evaluate.of(job, job.model.start_params, 0, workdir)
     progress = _note(workdir, progress, BEFORE, folder, 0)
   every = config.evaluation.every_rounds
@@ -73,11 +94,30 @@ def _advance(
     due = done == config.run.rounds or (every and done % every == 0)
     title = f"after round {done}"
     if done and due and title not in progress["evaluations"]:
+      print(f"evaluating {title}")
       _, folder = evaluate.of(job, state.params, state.updates, workdir)
       progress = _note(workdir, progress, title, folder, done)
     if done >= config.run.rounds:
       return progress
     state = _round(job, state, workdir)
+
+
+def _check_training(config: ml_collections.ConfigDict) -> None:
+  """Refuses, before a round is generated for it, what cannot be trained.
+
+  Raises:
+    ValueError: naming the key.
+  """
+  trainer_lib.check_rows(
+      parts.train_settings(config), sharding.make_mesh(config.mesh)
+  )
+  needs = objective.requirements(parts.spec(config))
+  if config.sampling.record_topk < needs.behavior_topk:
+    raise ValueError(
+        f"sampling.record_topk: expected at least {needs.behavior_topk}, which"
+        f" {config.objective.name} reads, found {config.sampling.record_topk};"
+        " raise it."
+    )
 
 
 def arithmetic(config: ml_collections.ConfigDict) -> str:
@@ -100,7 +140,11 @@ def _round(
   """Generates a round, unless training is in its middle, and trains on it."""
   number = state.position.round
   if state.position.begins_round:
-    generate.round_of(job, state, number, workdir)
+    state = allocation.informed(job, state, workdir)
+    plan = allocation.plan(job, state, workdir)
+    if not plan.counts:
+      return allocation.leave_out(state, workdir)
+    generate.round_of(job, state, plan, workdir)
   members = [
       folders.host_folder(workdir, number, host)
       for host in range(jax.process_count())

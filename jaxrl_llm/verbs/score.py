@@ -23,7 +23,9 @@ from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import train
 
-SECTIONS = ("seed", "mesh", "model", "objective", "curation", "train")
+SECTIONS = (
+    "seed", "mesh", "model", "allocation", "objective", "curation", "train",
+)
 # Episodes shown at each end.
 SHOWN = 10
 
@@ -33,14 +35,21 @@ def main(
 ) -> None:
   """Scores, writes and says where."""
   workdir = flags.require_workdir(workdir, "score")
+  with folders.alone(workdir):
+    _main(config, workdir)
+
+
+def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Does what `main` says, as the only writer."""
   step = parts.curation(config)
   if step is None or not step.reads_scores:
     raise ValueError(
         f"curation.name: {config.curation.name} has no scores; set it to ippo."
     )
   chosen = folders.rollouts(config.train.rollouts, workdir)
-  record.agree(config, SECTIONS, workdir)
+  record.compare(config, SECTIONS, workdir)
   model = parts.model(config, parts.tokenizer(config))
+  record.agree(config, SECTIONS, workdir)
   scored = list(
       score_lib.score(
           model.policy,
@@ -53,6 +62,7 @@ def main(
           tokenizer_fingerprint=model.tokenizer.fingerprint,
           seed=config.seed,
           mesh=sharding.make_mesh(config.mesh),
+          group_limit=parts.allocator(config).group_limit,
       )
   )
   folder = write(workdir / "scores", scored)

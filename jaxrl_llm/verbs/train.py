@@ -21,13 +21,16 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import settings
 
-SECTIONS = ("seed", "mesh", "model", "objective", "curation", "train")
+SECTIONS = (
+    "seed", "mesh", "model", "allocation", "objective", "curation", "train",
+)
 
 
 def main(
@@ -35,15 +38,35 @@ def main(
 ) -> None:
   """Trains on every round that is there."""
   workdir = flags.require_workdir(workdir, "train")
+  with folders.alone(workdir):
+    _main(config, workdir)
+
+
+def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Does what `main` says, as the only writer."""
   parts.spec(config)  # What is wrong here shows before the model is read.
   parts.curation(config)
   parts.train_settings(config)
   chosen = rounds(folders.rollouts(config.train.rollouts, workdir), config)
-  record.agree(config, SECTIONS, workdir)
+  record.compare(config, SECTIONS, workdir)
   model = parts.model(config, parts.tokenizer(config))
+  record.agree(config, SECTIONS, workdir)
   state = start(config, model, workdir)
-  for number, members in sorted(chosen.items()):
+  before = state.updates
+  left = {n: chosen[n] for n in sorted(chosen) if n >= state.position.round}
+  if not left:
+    print(
+        "nothing to train on: the latest checkpoint lies behind these"
+        " rollouts; name a new --workdir to train on others."
+    )
+  for number, members in left.items():
+    state = allocation.pass_empty(state, workdir)
     state = round_of(config, model, state, number, members, workdir)
+  if left and state.updates == before:
+    print(
+        "no update was made: the parameters are as they were; see the lines"
+        " above, and train.keep_uniform_groups."
+    )
   print(f"checkpoint: {checkpoints.latest(folders.checkpoints(workdir))}")
 
 
@@ -102,6 +125,7 @@ def round_of(
       config=record.select(config, config.keys()),
       curation=parts.curation(config),
       validation=parts.validation_rollouts(config, model.tokenizer),
+      group_limit=parts.allocator(config).group_limit,
   )
 
 

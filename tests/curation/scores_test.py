@@ -30,6 +30,7 @@ OBJECTIVES = {
     "gspo": {"name": "gspo", "correction": "none"},
     "cispo": {"name": "cispo", "correction": "tis"},
     "acpo_adaptive": {"name": "acpo_adaptive", "correction": "none"},
+    "loglinear": {"name": "decoupled_ppo", "proximal": "loglinear"},
 }
 # 16 records in rows of 32 tokens: 3 or so to a row.
 SETTINGS = dataclasses.replace(tiny_run.SETTINGS, groups_per_batch=0)
@@ -76,10 +77,11 @@ def setting(folder, overrides, curation):
 
 
 def moved(state):
-  """Other parameters than those that sampled: ratios leave 1, some clip."""
+  """Two updates after those that sampled: ratios leave 1, some clip."""
   noise = tiny_run.params(5)
   params = jax.tree.map(lambda a, b: a + 0.1 * b, state.params, noise)
-  return dataclasses.replace(state, params=params)
+  counters = dataclasses.replace(state.counters, updates=jnp.int32(2))
+  return dataclasses.replace(state, params=params, counters=counters)
 
 
 def reverse(trainer, state, work, batch, prepared, direction):
@@ -94,7 +96,10 @@ def reverse(trainer, state, work, batch, prepared, direction):
       prepared=terms,
   )
   whole = minibatch.complete(
-      trainer, jax.tree.map(jnp.asarray, whole), state.steps
+      trainer,
+      jax.tree.map(jnp.asarray, whole),
+      state.steps,
+      state.counters.updates,
   )
   sums = None
   if trainer.needs.statistics:

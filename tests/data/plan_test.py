@@ -1,6 +1,8 @@
 """The plan: what is dropped and why, and which record comes when."""
 
 import dataclasses
+import json
+import pathlib
 import random
 
 import numpy as np
@@ -212,3 +214,47 @@ def test_a_frozen_folder_is_cut_into_batches_of_groups(large):
       large, _select(large), seed=1, groups_per_batch=6
   )
   assert batches[0].positions.tolist() != other[0].positions.tolist()
+
+
+class TestGroupLimit:
+  """Some of each kind are trained on, all enter the statistics."""
+
+  def select(self, write_folder, rollout, rewards, limit):
+    made = [
+        rollout(0, record_id=k, group_id=1, sample_index=k, reward=float(r))
+        for k, r in enumerate(rewards)
+    ]
+    index = _index(write_folder, made)
+    return index, _select(index, group_limit=limit)
+
+  def test_golden_reinforce_ada(self, write_folder, rollout):
+    path = pathlib.Path(__file__).parents[1] / "golden/data.json"
+    wanted = json.loads(path.read_text())["golden"]["reinforce_ada"]
+    rewards = [0] * wanted["total_neg"]
+    for place in (5, 9, 20)[: wanted["total_pos"]]:
+      rewards.insert(place, 1)
+    index, found = self.select(write_folder, rollout, rewards, wanted["n"])
+    kept = sorted(index.rewards[found.positions], reverse=True)
+    assert kept == wanted["kept_rewards"]
+    mean = index.rewards[found.members].mean()
+    assert mean == wanted["global_mean"]
+    assert (np.array(kept) - mean).tolist() == wanted["advantages"]
+    # The first of each kind.
+    assert found.positions.tolist() == [0, 1, 5, 9]
+    assert found.drops["limit"] == 20
+
+  @pytest.mark.parametrize(
+      "rewards, positions",
+      [
+          ([0, 0, 1, 0, 0], [0, 1, 2, 3]),
+          ([1, 1, 0, 1, 1], [0, 1, 2, 3]),
+          ([1, 0, 1], [0, 1, 2]),
+          ([0.2, 0.9, 0.3, 0.8, 0.7], [0, 1, 2, 3]),
+      ],
+  )
+  def test_the_other_kind_fills_up(
+      self, write_folder, rollout, rewards, positions
+  ):
+    _, found = self.select(write_folder, rollout, rewards, 4)
+    assert found.positions.tolist() == positions
+    assert found.members.tolist() == list(range(len(rewards)))

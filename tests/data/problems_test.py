@@ -72,6 +72,33 @@ def test_what_is_wrong_with_a_file_is_named(tmp_path):
     _read(_file(tmp_path, good), answer_field="gold")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"question": "q", "answer": ' + "9" * 5000 + "}", "jsonl:2: .*digit"),
+        ('{"a":' * 100_000, "jsonl:2: .*recursion"),
+        ('{"question": "\\ud800", "answer": "2"}', "jsonl:2: .*surrogate"),
+        ('{"question": "q", "answer": "\\udfff"}', "jsonl:2: .*surrogate"),
+    ],
+)
+def test_what_json_or_unicode_cannot_hold_is_named(tmp_path, line, message):
+  good = json.dumps({"question": "q", "answer": "2"})
+  with pytest.raises(ValueError, match=message) as error:
+    _read(_file(tmp_path, good, line))
+  assert type(error.value) is ValueError  # Worded here, not by a library.
+
+
+def test_files_of_other_encodings(tmp_path):
+  """A byte-order mark is no part of the first record; latin-1 is refused."""
+  path = tmp_path / "records.jsonl"
+  path.write_text(json.dumps({"question": "q", "answer": "2"}), "utf-8-sig")
+  assert _read(str(path))[0].question == "q"
+  path.write_bytes('{"question": "é"}'.encode("latin-1"))
+  with pytest.raises(ValueError, match="records.jsonl: not UTF-8") as error:
+    _read(str(path))
+  assert type(error.value) is ValueError
+
+
 def test_reasoning_gym_seeds_item_i_with_seed_plus_i():
   arguments = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
   zero, one = (
@@ -91,6 +118,8 @@ def test_reasoning_gym_seeds_item_i_with_seed_plus_i():
         ("chain_sum", {"min_term": 2}, "'min_term'.*nearest is 'min_terms'"),
         ("chain_sum", {"seed": 2}, "takes no 'seed'"),
         ("chain_sum", {"min_terms": -1}, "refuses .*min_terms"),
+        ("gcd", {"max_value": 2.5}, "task 'gcd' makes no item 0 of .*2.5"),
+        ("gcd", {"max_value": float("inf")}, "makes no item 0 of .*inf"),
     ],
 )
 def test_reasoning_gym_misfits(task, arguments, message):

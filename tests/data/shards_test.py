@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 import pickle
@@ -176,7 +177,16 @@ MISFITS = [
     ({"lineage": "other"}, "lineage: folder 'lineage', record 'other'"),
     ({"reward_parts": {"correct": 1.0}}, "reward_parts: folder"),
     ({"response_tokens": np.array([1, -1, 2], np.int32)}, "negative token id"),
-    ({"temperature": float("nan")}, "temperature: expected ≥ 0"),
+    ({"temperature": float("nan")}, "temperature: expected finite and > 0"),
+    ({"temperature": 0.0}, "temperature: expected finite and > 0"),
+    (
+        {"temperature": np.inf, "role": "baseline"},
+        "temperature: expected finite and ≥ 0, found inf",
+    ),
+    ({"reward": -np.inf}, "reward: expected finite, or NaN, found -inf"),
+    ({"window_start": 3}, "window_start: expected from 0 to 2, found 3"),
+    ({"window_start": -1}, "window_start: expected from 0 to 2, found -1"),
+    ({"round": 5}, "round: folder 0, record 5"),
 ]
 
 
@@ -184,7 +194,7 @@ MISFITS = [
 def test_records_that_do_not_fit_are_refused(
     tmp_path, metadata, rollout, changes, message
 ):
-  """S3: missing behaviour log-probs are an error; so is an unknown mass."""
+  """Missing behaviour log-probs are an error; so is an unknown mass."""
   writer = shards.ShardWriter(tmp_path, metadata(), 1)
   with pytest.raises(ValueError, match=f"record .*{message}.*nothing was writ"):
     writer.write(0, [rollout(0, **changes)])
@@ -228,3 +238,14 @@ def test_a_truncated_shard_never_yields_empty_records(write_folder, rollout):
   os.truncate(shard, 65536)
   with pytest.raises(ValueError, match="00001-of-00002, record 1"):
     folder[3]
+
+
+@pytest.mark.parametrize("records", [2, 5])
+def test_a_manifest_of_other_counts_is_refused(write_folder, rollout, records):
+  """Shards of 4 records, of which the manifest names fewer, or more."""
+  path = write_folder("round", [rollout(number) for number in range(8)])
+  content = json.loads((path / manifests.NAME).read_text())
+  content["files"][content["shards"][1]]["records"] = records
+  (path / manifests.NAME).write_text(json.dumps(content))
+  with pytest.raises(ValueError, match=f"{4 + records} records, .* says 8"):
+    shards.open_folder(path)

@@ -103,6 +103,11 @@ def test_another_schema_version(folder):
 def test_damaged_manifest(folder):
   (folder / manifests.NAME).write_text('{"files": 3}')
   _the_lines(folder, "manifest.json: not a manifest.*delete it")
+  for text in ('{"files": {}, "shards": []}', '{"files": {}, "shards": ["a"]}'):
+    (folder / manifests.NAME).write_text(text)
+    _the_lines(folder, "manifest.json: not a manifest.*delete it")
+  (folder / manifests.NAME).write_text("[]")
+  _the_lines(folder, "manifest.json: no JSON object")
   (folder / manifests.NAME).write_text('{"files')
   _the_lines(folder, "manifest.json: not JSON")
 

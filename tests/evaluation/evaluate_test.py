@@ -128,6 +128,7 @@ def test_table_has_both_evaluations_and_the_gain():
     [
         ({"samples": 0}, "evaluation.samples"),
         ({"temperature": -1.0}, "evaluation.temperature"),
+        ({"temperature": float("nan")}, "evaluation.temperature"),
         ({"top_p": 0.0}, "evaluation.top_p"),
         ({"pass_at": "1,8"}, "evaluation.pass_at"),
         ({"pass_at": "one"}, "evaluation.pass_at"),

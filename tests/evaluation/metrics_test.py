@@ -79,6 +79,20 @@ def test_one_sample_per_problem_gets_wilson_more_get_a_bootstrap():
   assert metrics.estimate([0, 0.5, 1], 0.95).method == "bootstrap"
 
 
+def test_equal_values_leave_doubt():
+  """Two problems without a gain say little; a thousand say more."""
+  few = metrics.paired_gain([0, 0.5], [0, 0.5], 0.95)
+  others = 1 - 0.05**0.5
+  assert (few.low, few.high) == pytest.approx((-others, others))
+  many = metrics.paired_gain([0] * 1000, [0] * 1000, 0.95)
+  assert -0.0031 < many.low < 0 < many.high < 0.0031
+  half = metrics.estimate([0.5, 0.5], 0.95)
+  assert (half.value, half.method) == (0.5, "exact")
+  assert (half.low, half.high) == pytest.approx(
+      (0.5 - 0.5 * others, 0.5 + 0.5 * others)
+  )
+
+
 def test_bootstrap_is_that_of_a_mean():
   values = np.random.default_rng(1).normal(size=400)
   low, high = metrics.bootstrap(values, 0.95)

@@ -103,6 +103,18 @@ def test_large_rewards_do_not_cancel():
       np.zeros(4, int),
   )
   np.testing.assert_allclose(found, [-1, 1, -1, 1], rtol=1e-3)
+  # Deviations themselves, to an ulp of what float32 holds of the rewards.
+  wanted = rewards.astype(np.float64) - rewards.astype(np.float64).mean()
+  found = _advantages({"name": "dr_grpo"}, rewards, np.zeros(4, int))
+  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_equal_rewards_divide_by_no_std():
+  """ε = 0: a group without spread gets 0, not 0/0."""
+  overrides = {"name": "grpo", "std_epsilon": 0.0}
+  rewards, groups = np.array([1.0, 1, 0, 1]), np.array([0, 0, 1, 1])
+  found = _advantages(overrides, rewards, groups)
+  np.testing.assert_allclose(found, [0, 0, -(0.5**0.5), 0.5**0.5], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)

@@ -149,6 +149,7 @@ def test_caps_of_sums():
   """+10 for a prefix, +20 for a sequence, ±20 a token; gradient 0 beyond."""
   cases = {
       "cumulative": (10.0, 10.5),
+      "cumulative_mean": (10.0, 10.5),
       "sequence_mean_token": (10.0, 10.5),
       "sequence": (20.0, 20.0),
       "token": (20.0, 20.5),
@@ -166,3 +167,97 @@ def test_caps_of_sums():
     logs = loss_batches.look(spec, two)[1]
     wanted = -30.0 if ratio in ("cumulative", "sequence") else -15.0
     assert float(logs[0, 1]) == wanted
+
+
+def test_token_log_ratios_are_floored_too():
+  """−20 nats keeps its gradient; below it the value stays, without one."""
+  spec = algorithms.build({"name": "ppo", "trust_region": "none"})
+  for log_ratio, kept in ((-20.0, True), (-20.5, False), (-1e4, False)):
+    batch = _one_token(log_ratio, 1.0)
+    assert float(loss_batches.look(spec, batch)[1][0, 0]) == -20.0
+    _, gradient = loss_batches.loss_and_gradient(spec, batch)
+    assert bool(gradient[0, 0] != 0) == kept
+
+
+def test_caps_of_correction_weights():
+  """log w is clamped to ±20 a token, and capped at +20 a sequence."""
+  where = masked.layout(jnp.ones((1, 2), bool), None, jnp.float32)
+  for gap, wanted in ((15.0, 15.0), (25.0, 20.0), (-25.0, -20.0)):
+    batch = types.Terms(
+        mask=where.mask,
+        proximal_logprobs=jnp.full((1, 2), gap - 1.0),
+        behavior_logprobs=jnp.full((1, 2), -1.0),
+    )
+    logs = tokens_lib.log_weights(batch, where)
+    np.testing.assert_allclose(logs, wanted)
+    for level, high in (("sequence", 20.0), ("geometric", wanted)):
+      found = corrections.at_level(logs, where, level)
+      expected = min(2 * wanted, high) if level == "sequence" else high
+      np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("action", ["mask", "clamp"])
+def test_a_decoupled_weight_at_its_cap_is_kept(action):
+  where = masked.layout(jnp.ones((1, 1), bool), None, jnp.float32)
+  for cap, kept in ((1.0, True), (0.999, False)):
+    part = corrections.Decoupled(cap, action)
+    beyond = 0.0 if action == "mask" else cap
+    found = part(jnp.zeros((1, 1)), where)
+    np.testing.assert_allclose(found, 1.0 if kept else beyond)
+
+
+def test_adaptive_bins_are_closed_on_the_left():
+  """Probability ½ lies in the second of two bins, by either policy."""
+  half = float(np.log(np.float32(0.5)))
+  assert float(jnp.exp(jnp.float32(half))) == 0.5
+  tenth = float(np.log(np.float32(0.1)))
+  for by in ("current", "behavior"):
+    spec = algorithms.build({
+        "name": "acpo_adaptive", "probability_bins": 2, "bin_by": by
+    })
+    fill = lambda x: jnp.full((1, 1), x, jnp.float32)
+    values = {
+        "logprobs": fill(tenth), "behavior_logprobs": fill(tenth),
+        "proximal_logprobs": fill(tenth), "reference_logprobs": fill(tenth),
+    }
+    read = "logprobs" if by == "current" else "behavior_logprobs"
+    batch = types.Terms(
+        mask=jnp.ones((1, 1), bool), advantages=fill(1.0),
+        **values | {read: fill(half)},
+    )
+    bins = spec.trust_region.bins(tokens_lib.view(spec, batch))
+    np.testing.assert_array_equal(bins[0, 0], [False, True])
+
+
+def test_adaptive_width_of_equal_ratios():
+  """Rounding is not variance, and an empty bin keeps the base."""
+  spec = algorithms.build({
+      "name": "acpo_adaptive", "probability_bins": 2, "epsilon_min": 0.1,
+      "epsilon_base": 0.05, "epsilon_slope": 1000.0,
+  })
+  part = spec.trust_region
+  offset = np.float32(0.1)
+  for count in (3, 7, 10, 1000):
+    sums = {
+        "count": jnp.array([count, 0.0], jnp.float32),
+        "total": jnp.array([offset * count, 0.0], jnp.float32),
+        "square": jnp.array([offset * offset * count, 0.0], jnp.float32),
+    }
+    # base + slope · sqrt(0 + 1e-8) = 0.05 + 0.1.
+    np.testing.assert_allclose(part.widths(sums), [0.15, 0.05], rtol=1e-5)
+
+
+def test_a_token_that_attains_the_sis_envelope_is_accepted():
+  """Both are clamped alike: r / M = 1 at 30 nats too."""
+  part = ratios.SelectiveImportanceSampling(selection_topk=1)
+  spec = algorithms.build({"name": "sis", "selection_topk": 1})
+  for log_ratio, wanted in ((30.0, True), (10.0, False)):
+    batch = dataclasses.replace(
+        _one_token(log_ratio, 1.0),
+        topk_ids=jnp.zeros((1, 1, 1), jnp.int32),
+        topk_logprobs=jnp.full((1, 1, 1), 29.0),
+        topk_anchor_logprobs=jnp.full((1, 1, 1), -1.0),
+    )
+    tokens = tokens_lib.view(spec, batch)
+    found = part.accepted(jnp.full((1, 1), -1.0), tokens)
+    assert bool(found[0, 0]) == wanted

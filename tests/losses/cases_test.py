@@ -71,6 +71,22 @@ def test_cispo_weight_is_detached_and_absolute():
   assert float(gradient[0, 0]) == pytest.approx(-5 * 0.5, rel=1e-6)
 
 
+def test_metrics_show_the_ratio_that_the_gradient_takes():
+  """Cispo: ratio 3, w = 1.2. Sapo, A < 0, τ = 1.05: 4 p (1 − p) 3 = 1.1664.
+
+  p = σ(1.05 · 2) = 0.89090; 4 · 0.89090 · 0.10910 = 0.38879.
+  """
+  batch = _terms([[True]], -1.0, np.log(3.0))
+  for name, gate, after in (("cispo", 1.0, 1.2), ("sapo", 0.38879, 1.16637)):
+    _, gradient = _loss({"name": name}, batch)
+    spec = algorithms.build({"name": name})
+    found = types.finish_metrics(loss_batches.full_output(spec, batch).metrics)
+    assert found["ratio_max"] == pytest.approx(3.0)
+    assert found["gate"] == pytest.approx(gate, rel=1e-4)
+    assert found["ratio_after/mean"] == pytest.approx(after, rel=1e-4)
+    assert float(gradient[0, 0]) == pytest.approx(after, rel=1e-4)
+
+
 def test_effective_sample_size_is_pooled():
   """Weights 1 and 2 in two micro-batches: 0.9; 1 and 10: 0.599."""
   spec = algorithms.build({"name": "ppo"})
@@ -160,6 +176,21 @@ def test_a_weight_has_one_value_per_token_of_its_row():
   np.testing.assert_allclose(losses, [[-np.exp(2)] * 2, [-1, -1]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("overrides,wanted", [
+    ({"correction": "tis"}, 2 / 4),  # 3 and 6 exceed the cap of 2.
+    ({"correction": "icepop"}, 2 / 4),  # 0.25 and 6 leave [0.5, 5].
+    ({"correction": "decoupled"}, 0.0),
+    ({"correction": "decoupled", "decoupled_cap": 5.0}, 1 / 4),
+])
+def test_share_of_cut_correction_weights(overrides, wanted):
+  weights = np.array([[1.0, 3.0, 0.25, 6.0, 99.0]])
+  batch = _terms([[True] * 4 + [False]], 1.0)
+  batch = dataclasses.replace(batch, behavior_logprobs=-1.0 - np.log(weights))
+  spec = algorithms.build({"name": "ppo"} | overrides)
+  found = types.finish_metrics(loss_batches.full_output(spec, batch).metrics)
+  assert found["correction_cut"] == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize("mode", masked.AGGREGATIONS)
 def test_nothing_but_padding_gives_zero(mode):
   """An empty mini-batch has loss and gradient 0, never NaN."""
@@ -170,6 +201,32 @@ def test_nothing_but_padding_gives_zero(mode):
   (loss, _), gradient = _loss(overrides, batch)
   assert float(loss) == 0
   np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+def test_corrections_of_nothing_but_padding(level):
+  """Neither a row without tokens nor a batch of such rows gives NaN."""
+  overrides = {
+      "name": "ppo", "correction": "tis", "correction_normalize": True,
+      "correction_level": level,
+  }
+  for rows in ([False, False], [True, False]):
+    mask = np.array(rows)[:, None] & np.ones((2, 3), bool)
+    values = np.where(mask, 1.0, np.nan)
+    (loss, _), gradient = _loss(overrides, _terms(mask, values, values - 1.0))
+    assert float(loss) == pytest.approx(-float(rows[0]))
+    np.testing.assert_allclose(gradient, np.where(mask, -1 / 3, 0), rtol=1e-6)
+
+
+def test_a_cut_token_has_no_log_prob_loss():
+  """log_prob and weighted_log_prob drop it, value and gradient."""
+  for surrogate in ("log_prob", "weighted_log_prob"):
+    batch = _terms([[True, True]], 1.0, np.log([[1.5, 1.1]]))
+    (_, losses), gradient = _loss(
+        {"name": "ppo", "surrogate": surrogate}, batch
+    )
+    assert losses[0, 0] == gradient[0, 0] == 0
+    assert losses[0, 1] > 0 > gradient[0, 1]
 
 
 @pytest.mark.parametrize("mode", masked.AGGREGATIONS)

@@ -70,6 +70,16 @@ def test_correction_weights():
       np.testing.assert_array_equal(found, want & mask)
 
 
+def test_rejections_keep_response_tokens_only():
+  """Whatever the statistic; w = 1 everywhere passes all of them."""
+  mask = jnp.array([[True, False, True]])
+  where = masked.layout(mask, None, jnp.float32)
+  for statistic in ("k1", "k1_inverse", "k2", "k3"):
+    part = corrections.Rejection(rejection_statistic=statistic)
+    found = part.keeps(jnp.zeros((1, 3)), where)
+    np.testing.assert_array_equal(found, mask)
+
+
 def test_normalized_correction_divides_the_loss_by_the_mean_weight():
   key = "tis_token_batch_normalised (w / masked mean(w), after truncation)"
   weights = CASES["rollout_correction_weights"][key]

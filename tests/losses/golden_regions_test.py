@@ -93,6 +93,7 @@ def test_dynamic_budget():
     mask = tokens.layout.mask
     first = lambda x: np.asarray(x)[:, 0]
     loss_batches.near(first(spending.rates), wanted["delta_b_seq"])
+    assert not np.any(np.asarray(spending.rates)[~np.asarray(mask)])
     loss_batches.near(spending.divergences, wanted["D"])
     loss_batches.near(spending.budgets, wanted["c"])
     loss_batches.near(region.active & mask, wanted["keep"])

@@ -7,6 +7,8 @@ padded on either side, shuffled, and with NaN or −inf where masked.
 import dataclasses
 import functools
 
+import hypothesis as hp
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import loss_batches
@@ -170,6 +172,35 @@ def test_layout_splitting_and_garbage_change_nothing(name):
         raise AssertionError(f"{name}: {variant}: {error}") from error
 
 
+@pytest.mark.parametrize("name", NAMES)
+@hp.settings(deadline=None, max_examples=5)
+@hp.given(
+    seed=st.integers(0, 2**32 - 1),
+    order=st.permutations(range(ROWS)),
+    packed=st.booleans(),
+    left=st.integers(0, WIDTH - LONGEST),
+    garbage=st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e30]),
+    pieces=st.integers(1, ROWS),
+)
+def test_a_drawn_layout_changes_nothing(
+    name, seed, order, packed, left, garbage, pieces
+):
+  spec = _spec(name)
+  with jax.enable_x64(True):
+    sequences = loss_batches.sequences(seed, longest=LONGEST)
+    batch = _pack(spec, [[s] for s in sequences])
+    wanted = _evaluate(spec, batch)
+    hp.assume(np.linalg.norm(wanted[1]) > 0)
+    moved = [sequences[i] for i in order]
+    rows = _pairs(moved) if packed else [[s] for s in moved]
+    layout = {"garbage": garbage} if packed else {
+        "garbage": garbage, "left": left
+    }
+    other = _pack(spec, rows, **layout)
+    found = _evaluate(spec, other, pieces)
+    _assert_same(other, found, batch, wanted, 1e-10)
+
+
 @pytest.mark.parametrize("name", ["ctpo", "gspo", "acpo_adaptive", "sis"])
 def test_micro_batches_of_one_row(name):
   """1 × B equals B × 1 in shape too, not only with empty rows."""
@@ -238,13 +269,15 @@ def test_a_constant_on_all_log_probs_cancels(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_extreme_log_ratios_give_finite_gradients(name):
+@hp.settings(deadline=None, max_examples=5)
+@hp.given(seed=st.integers(0, 2**32 - 1))
+def test_extreme_log_ratios_give_finite_gradients(name, seed):
   """±1e4 nats on any token, −inf among the top-K and where masked."""
   spec = _spec(name)
-  rows = [[s] for s in loss_batches.sequences(17, longest=LONGEST)]
+  rows = [[s] for s in loss_batches.sequences(seed, longest=LONGEST)]
   with jax.enable_x64(True):
     batch = _pack(spec, rows, garbage=-np.inf)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     jumps = rng.choice([-1e4, -50.0, 0.0, 50.0, 1e4], batch.mask.shape)
     batch = dataclasses.replace(batch, logprobs=batch.logprobs + jumps)
     if batch.topk_logprobs is not None:

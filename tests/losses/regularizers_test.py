@@ -60,6 +60,33 @@ def test_values():
   )
 
 
+SLOPES = {
+    "k1": lambda gap: gap, "k2": lambda gap: gap,
+    "k3": lambda gap: 1 - np.exp(-gap),
+}
+
+
+@pytest.mark.parametrize("name", regularizers.ESTIMATORS)
+def test_slope_of_each_token(name):
+  """d estimator / d log π, not only its mean: ∇log π has mean 0 over π."""
+  live, reference = jnp.array([-0.5, -1.0, -3.0]), jnp.array([-1.0, -1.0, -1.5])
+  estimator = regularizers.ESTIMATORS[name]
+  found = jax.grad(lambda x: jnp.sum(estimator(x, reference)))(live)
+  np.testing.assert_allclose(
+      found, SLOPES[name](np.asarray(live - reference)), rtol=1e-5, atol=1e-7
+  )
+
+
+def test_k3_is_clamped_at_twenty_nats():
+  """exp stays finite; beyond ±20 nats nothing pulls."""
+  gaps = jnp.array([-25.0, -20.0, 20.0, 25.0])
+  k3 = lambda x: regularizers.k3(x, jnp.zeros(4))
+  np.testing.assert_allclose(k3(gaps)[0], k3(gaps)[1])
+  np.testing.assert_allclose(k3(gaps)[3], 19.0, rtol=1e-6)
+  slopes = jax.grad(lambda x: jnp.sum(k3(x)))(gaps)
+  np.testing.assert_allclose(slopes, [0, 1 - np.exp(20), 1, 0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", regularizers.ESTIMATORS)
 def test_one_step_lowers_the_kl(name):
   """With A = 0 a step of gradient descent moves towards the reference."""

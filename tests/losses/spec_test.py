@@ -168,6 +168,27 @@ REFUSED = {
         {"name": "ppo", "proximal": "loglinear", "correction": "mis"},
         "proximal=recomputed",
     ),
+    "loglinear with a normalized weight": (
+        {
+            "name": "ppo",
+            "proximal": "loglinear",
+            "correction": "tis",
+            "correction_normalize": True,
+        },
+        "correction_normalize reads the proximal policy before the update",
+    ),
+    "loglinear under sis": (
+        {"name": "sis", "proximal": "loglinear"},
+        "a top-K reads the proximal policy before the update",
+    ),
+    "loglinear with a KL in the reward": (
+        {
+            "name": "reinforce_pp",
+            "proximal": "loglinear",
+            "kl_reward_coefficient": 0.1,
+        },
+        "kl_reward_coefficient reads the proximal policy before the update",
+    ),
 }
 
 

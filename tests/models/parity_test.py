@@ -33,7 +33,7 @@ def test_logits_equal_transformers(name):
   positions = np.broadcast_to(np.arange(length, dtype=np.int32), tokens.shape)
 
   scored = jax.jit(policy.token_logprobs)(
-      params, tokens, np.ones_like(tokens), positions,
+      params, tokens, np.ones_like(tokens), np.ones_like(tokens), positions,
       np.ones(tokens.shape, np.float32), gather_ids=every_id,
   )
   logprobs = np.asarray(jax.nn.log_softmax(logits))

@@ -19,6 +19,7 @@ POLICY = policy_lib.Policy(config_lib.preset("tiny"), "float32")
 @pytest.mark.parametrize(
     "text, word",
     [("model=2", "model=2"), ("data=0", "data=0"), ("fsdp", "fsdp"),
+     ("data=²", "data=²"), ("data=1,data=1", "at most once"),
      ("data=4096", "needs 4096 devices")],
 )
 def test_a_mesh_that_cannot_be_is_refused(text, word):

@@ -65,9 +65,10 @@ def trainer_scores(params, wanted, responses, temperature, **asked):
   ]
   tokens = np.stack([np.pad(row, (0, width - len(row))) for row in rows])
   filled = np.arange(width) < np.array([len(row) for row in rows])[:, None]
+  segments = filled.astype(np.int32)
   temperatures = np.full(tokens.shape, temperature, np.float32)
   scored = jax.jit(POLICY.token_logprobs, static_argnames=tuple(asked))(
-      params, tokens, filled.astype(np.int32),
+      params, tokens, segments, segments,
       np.broadcast_to(np.arange(width, dtype=np.int32), tokens.shape),
       temperatures, **asked,
   )
@@ -162,8 +163,8 @@ def test_first_tokens_follow_the_softmax(params):
   ids = jnp.arange(272)
   row = np.append(tokens, 0)[None].astype(np.int32)
   scored = jax.jit(POLICY.token_logprobs)(
-      params, row, np.ones_like(row), np.arange(10, dtype=np.int32)[None],
-      np.ones(row.shape, np.float32),
+      params, row, np.ones_like(row), np.ones_like(row),
+      np.arange(10, dtype=np.int32)[None], np.ones(row.shape, np.float32),
       gather_ids=jnp.broadcast_to(ids, (1, 10, 272)),
   )
   expected = 1024 * np.exp(np.asarray(scored.gathered[0, -1], np.float64))

@@ -293,6 +293,8 @@ def test_evaluation_has_a_stream_of_its_own(whole):
         ("records_per_shard", 0),
         ("prompt_buckets", ()),
         ("prompt_buckets", (64, 32)),
+        ("prompt_buckets", (64.5,)),
+        ("prompt_buckets", ("abc",)),
     ),
 )
 def test_settings_name_the_key_they_refuse(name, value):

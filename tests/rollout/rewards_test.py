@@ -285,3 +285,13 @@ def test_plain_formulas(text, plain):
 def test_settings_refuse(change, key):
   with pytest.raises(ValueError, match=key):
     Settings(**change)
+
+
+def test_ctrl_c_is_left_to_the_owner_of_a_worker(capfd):
+  worker = verifier_process.Worker(("prepare_comparison",))
+  try:
+    worker._process.send_signal(signal.SIGINT)
+    assert worker.call(("equal", "2", "2", False), 60.0)
+  finally:
+    worker.close()
+  assert "KeyboardInterrupt" not in capfd.readouterr().err

@@ -1,11 +1,13 @@
 """Checkpoints are there as a whole or not at all."""
 
 import dataclasses
+import errno
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from orbax import checkpoint as ocp
 import pytest
 
 from jaxrl_llm.training import checkpoints
@@ -32,6 +34,7 @@ def make_state(updates: int) -> state_lib.TrainState:
       opt_state=opt_state,
       counters=counters,
       position=state_lib.Position(3, 1, 0, updates),
+      allocation={"alpha": [0.1, 1 / 3]},
   )
 
 
@@ -41,8 +44,22 @@ def save(folder, updates, kept=2):
       make_state(updates),
       kept=kept,
       config={"seed": 1},
-      allocation={"alpha": [0.1, 1 / 3]},
   )
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_stays(
+    tmp_path, monkeypatch
+):
+  path = save(tmp_path, 7, kept=1)
+
+  def fail(self, *args, **kwargs):
+    raise ValueError("RESOURCE_EXHAUSTED: Error writing \"d/9c\"")
+
+  monkeypatch.setattr(ocp.Checkpointer, "save", fail)
+  with pytest.raises(OSError, match="No space left on device.*step_8") as info:
+    save(tmp_path, 8, kept=1)
+  assert info.value.errno == errno.ENOSPC
+  assert checkpoints.latest(tmp_path) == path
 
 
 def test_everything_comes_back_to_the_bit(tmp_path):
@@ -64,7 +81,7 @@ def test_everything_comes_back_to_the_bit(tmp_path):
   assert int(got.state.counters.bad_in_a_row) == 1
   assert got.state.lineage == "lineage-1"
   assert got.config == {"seed": 1}
-  assert got.allocation == {"alpha": [0.1, 1 / 3]}
+  assert got.state.allocation == {"alpha": [0.1, 1 / 3]}
   alone = checkpoints.restore_params(path, want.params)
   np.testing.assert_array_equal(alone["out"], want.params["out"])
 
@@ -111,6 +128,19 @@ def test_a_number_that_exists_is_left_alone(tmp_path):
   before = (path / "meta" / "metadata").stat().st_mtime_ns
   assert save(tmp_path, 1) == path
   assert (path / "meta" / "metadata").stat().st_mtime_ns == before
+
+
+def test_a_round_without_an_update_is_behind_a_resumed_run(tmp_path):
+  """Same updates, next round: the arrays stay, the position moves on."""
+  path = save(tmp_path, 1)
+  arrays = (path / "params" / "_METADATA").stat().st_mtime_ns
+  state = make_state(1)
+  state = dataclasses.replace(state, position=state.position.next_round(1))
+  saved = checkpoints.save(tmp_path, state, kept=2, config={"seed": 1})
+  assert saved == path
+  assert (path / "params" / "_METADATA").stat().st_mtime_ns == arrays
+  got = checkpoints.restore(path, state.params, OPTIMIZER).state
+  assert got.position == state_lib.Position(4, 0, 0, 0, 1, 1)
 
 
 def test_another_model_gives_one_clear_line(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import minibatch
 from jaxrl_llm.training import prepare
+from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
 
 # The shape of micro-batches stays, so that functions compile once.
@@ -85,6 +87,29 @@ def test_too_many_in_a_row_stop_the_run(folder, tmp_path, monkeypatch):
   assert checkpoints.latest(tmp_path / "checkpoints") is None
 
 
+def test_records_longer_than_a_row_are_dropped_aloud(
+    folder, tmp_path, rollouts, capsys
+):
+  longest = max(
+      r.prompt_tokens.size + r.response_tokens.size for r in rollouts
+  )
+  settings = dataclasses.replace(
+      tiny_run.SETTINGS, tokens_per_row=longest - 1
+  )
+  tiny_run.train(folder, tmp_path, settings=settings)
+  assert "longer than train.tokens_per_row" in capsys.readouterr().out
+
+
+def test_a_step_that_would_leave_the_numbers_is_not_taken(folder, tmp_path):
+  """Finite gradients, and a learning rate that no float32 holds the sum of."""
+  settings = dataclasses.replace(
+      ONE_BATCH, learning_rate=1e30, max_bad_updates=2
+  )
+  with pytest.raises(FloatingPointError, match="train: 2 updates in a row"):
+    tiny_run.train(folder, tmp_path, settings=settings)
+  assert all(np.isfinite(r["grad_norm"]) for r in updates_of(tmp_path))
+
+
 def test_one_compilation_serves_every_size_and_control(rollouts):
   """4 and 16 records, and another clip bound, run the same function."""
   trainer = trainer_lib.build(
@@ -153,6 +178,19 @@ def test_rounds_go_in_order_and_count_on(folder, tmp_path, rollouts):
   assert [r["step"] for r in updates_of(tmp_path)] == list(range(1, 17))
 
 
+@pytest.mark.parametrize("kept", [slice(0, 16), slice(4, None)])
+def test_other_rollouts_are_refused_in_the_middle_of_a_round(
+    folder, rollouts, tmp_path, kept
+):
+  """Fewer groups, or others: what was prepared is not theirs."""
+  settings = dataclasses.replace(ONE_BATCH, checkpoints_kept=9)
+  tiny_run.train(folder, tmp_path, settings=settings)
+  shutil.rmtree(checkpoints.latest(tmp_path / "checkpoints"))
+  other = tiny_run.write(tmp_path / "other", rollouts[kept])
+  with pytest.raises(ValueError, match="other records .* train.rollouts"):
+    tiny_run.train(other, tmp_path, settings=settings)
+
+
 def test_the_feedback_of_a_round(rollouts, tmp_path):
   """Group 0: rewards 1, 0, 0, NaN. Its mean |A| by hand, std with ddof 1.
 
@@ -195,3 +233,41 @@ def test_a_round_of_equal_rewards_teaches_nothing_and_is_passed(
   assert record["kind"] == "batch" and record["reward"] == 1.0
   assert record["dropped/uniform"] == len(chosen)
   jax.tree.map(np.testing.assert_array_equal, state.params, tiny_run.params())
+
+
+def test_a_loglinear_proximal_policy_is_one_update_behind(
+    folder, tmp_path, rollouts, monkeypatch
+):
+  """With v − v_μ = n, log π − log prox = (log π − log μ) / n; n = 0 as 1.
+
+  A skipped update, here the one whose mini-batch holds a spoiled record, is
+  no new version. The second round counts from the policy that drew it.
+  """
+  spoil_advantages(monkeypatch, lambda ids: ids == rollouts[0].record_id)
+  spec = algorithms.build({"name": "decoupled_ppo", "proximal": "loglinear"})
+  first = tiny_run.train(folder, tmp_path, spec=spec, settings=ONE_BATCH)
+  version = first.updates
+  second = [
+      dataclasses.replace(rollout, record_id=rollout.record_id ^ 1, round=1)
+      for rollout in rollouts
+  ]
+  drawn = tiny_run.behave(second, first.params, version)
+  path = tiny_run.write(
+      tmp_path / "second", drawn, round=1, policy_version=version
+  )
+  tiny_run.train(path, tmp_path, spec=spec, settings=ONE_BATCH, round=1)
+  records = updates_of(tmp_path)
+  assert [r["skipped"] for r in records].count(1.0) == 2 and version == 6
+  before = [0] + [int(r["updates"]) for r in records[:-1]]
+  lags = [v - version * int(r["round"]) for v, r in zip(before, records)]
+  assert max(lags) == 7
+  for lag, record in zip(lags, records):
+    np.testing.assert_allclose(
+        record["kl/proximal_k1"] * max(lag, 1),
+        record["kl/behavior_k1"],
+        rtol=1e-3,
+        atol=1e-6,
+    )
+    assert (abs(record["correction/mean"] - 1) > 1e-4) == (lag > 1)
+  steps = step.build(tiny_run.POLICY, spec, ONE_BATCH, tiny_run.mesh())
+  assert steps.add._cache_size() == 1

@@ -1,10 +1,12 @@
 """metrics.jsonl has each step once, whatever was killed."""
 
+import errno
 import json
 import math
 
 import numpy as np
 import pytest
+from tensorboardX import record_writer
 
 from jaxrl_llm import types
 from jaxrl_llm.training import metrics
@@ -51,6 +53,16 @@ def test_the_file_is_strict_json(tmp_path):
   line = (tmp_path / "metrics.jsonl").read_text()
   record = json.loads(line, parse_constant=refuse)
   assert record == {"step": 1, "kind": "update", "reward": None, "max": None}
+
+
+def test_a_full_disk_is_said_at_once(tmp_path, monkeypatch):
+  def refuse(*unused):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  writer = metrics.MetricsWriter(tmp_path, 0)
+  monkeypatch.setattr(record_writer.RecordWriter, "write", refuse)
+  with pytest.raises(OSError, match="No space"):
+    writer.write(1, "update", {"loss": 1.0})
 
 
 def test_tensorboard_gets_the_scalars(tmp_path):

@@ -51,6 +51,16 @@ def test_fresh_rollouts_need_no_correction(folder):
   assert not work.stale_mask.any()
 
 
+def test_a_limited_group_is_its_own_baseline_as_a_whole(folder):
+  """Two of four are trained on; all four rewards enter the statistics."""
+  whole, limited = open_round(folder), open_round(folder, group_limit=2)
+  np.testing.assert_array_equal(
+      limited.batches[0].members, whole.batches[0].members
+  )
+  groups = limited.index.group_ids[limited.selection.positions]
+  assert set(np.unique(groups, return_counts=True)[1]) == {2}
+
+
 @pytest.mark.parametrize(
     "changes, reason",
     [
@@ -93,6 +103,26 @@ def test_the_same_weights_in_another_lineage_are_fresh(tmp_path):
   open_round(folder, updates=7)
   with pytest.raises(ValueError, match="^objective.correction: "):
     open_round(folder, updates=7, fingerprint=lambda: "other weights")
+
+
+def test_versions_of_another_lineage_count_nothing(tmp_path, folder):
+  """Unless the weights are the trainer's, at the same version."""
+  spec = algorithms.build({"name": "decoupled_ppo", "proximal": "loglinear"})
+  open_round(folder, spec=spec)
+  open_round(folder, spec=spec, updates=3)
+  rollouts = [
+      dataclasses.replace(rollout, lineage="another") for rollout in ROLLOUTS
+  ]
+  other = tiny_run.write(
+      tmp_path / "f",
+      rollouts,
+      lineage="another",
+      weights_fingerprint="own weights",
+  )
+  open_round(other, spec=spec)
+  for changes in ({"updates": 3}, {"fingerprint": lambda: "other weights"}):
+    with pytest.raises(ValueError, match="^objective.proximal: .*recomputed"):
+      open_round(other, spec=spec, **changes)
 
 
 def test_a_round_resumed_in_its_middle_was_admitted_before(folder):

@@ -22,6 +22,8 @@ def test_defaults_and_keys_are_those_of_the_base_config():
         ("epochs", 0),
         ("groups_per_batch", -1),
         ("learning_rate", -1e-3),
+        ("learning_rate", float("inf")),
+        ("weight_decay", float("inf")),
         ("beta2", 1.0),
         ("schedule", "cosin"),
         ("max_grad_norm", 0.0),

@@ -1,5 +1,6 @@
 """The command line: help, errors, and the keys it knows."""
 
+import errno
 import json
 import pathlib
 import resource
@@ -11,12 +12,14 @@ import pytest
 from configs import base
 from jaxrl_llm import __main__ as door
 from jaxrl_llm.verbs import flags
+from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import keys
 from jaxrl_llm.verbs import manual
+from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 
 ROOT = pathlib.Path(__file__).parents[2]
-CONFIGS = sorted(ROOT.glob("configs/*.py"))
+CONFIGS = sorted(ROOT.glob("configs/**/*.py"))
 
 
 def call(capsys, *arguments: str) -> tuple[int, str]:
@@ -96,6 +99,7 @@ MISTAKES = {
     "flag": (["run", TINY, "--wrkdir=x"], "workdir"),
     "stray word": (["run", TINY, "workdir"], "'workdir'"),
     "no config": (["run"], "--config"),
+    "no folder": (["train", TINY, f"--workdir={__file__}"], "door_test.py"),
     "no file": (["run", "--config=configs/none.py"], "configs/none.py"),
 }
 
@@ -107,6 +111,36 @@ def test_mistake_gives_one_line_that_names_the_remedy(name, capsys):
   assert code == door.USER_ERROR
   assert expected in text
   assert text.count("\n") == 1 and "Traceback" not in text
+
+
+def test_a_seed_of_more_bits_than_a_key_takes_is_named():
+  config, _ = flags.parse("run", [TINY, f"--config.seed={2**63}"])
+  with pytest.raises(ValueError, match="^seed: expected an integer of 64"):
+    parts.model(config, None)
+
+
+@pytest.mark.parametrize("verb", ["generate", "run", "train"])
+def test_a_second_writer_is_kept_out(verb, tmp_path, capsys):
+  with folders.alone(tmp_path):
+    code, text = call(capsys, verb, TINY, f"--workdir={tmp_path}")
+  assert code == door.USER_ERROR and "another command is writing" in text
+  with folders.alone(tmp_path):
+    pass
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+  """The tokenizer of the configuration is not that of the run."""
+  for name in ("params/_METADATA", "optimizer/_METADATA", "meta/metadata"):
+    path = tmp_path / "checkpoints" / "step_3" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+  config, _ = flags.parse("run", [TINY])
+  record.agree(config, ["model"], tmp_path)
+  config.model.compute_dtype = "bfloat16"
+  assert parts.checkpoint(config, tmp_path, "").name == "step_3"
+  config.model.tokenizer = "other"
+  with pytest.raises(ValueError, match="model.tokenizer .was '', now 'other'"):
+    parts.checkpoint(config, tmp_path, "3")
 
 
 def test_keys_may_come_before_the_file():
@@ -142,6 +176,8 @@ def test_only_worded_errors_lose_their_traceback():
   ours = raised(lambda: keys.check(["a"], ["b"], "here"))
   assert door.is_user_error(ours)
   assert door.is_user_error(raised(lambda: open("/no/such/file")))
+  assert door.is_user_error(OSError(errno.ENOSPC, "No space left on device"))
+  assert door.is_user_error(PermissionError(errno.EACCES, "Permission denied"))
   # Inside the package, but out of an operation that failed.
   failed = raised(lambda: keys.read(b"\0"))
   assert not door.is_user_error(failed)

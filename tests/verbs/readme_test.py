@@ -12,6 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from jaxrl_llm.allocation import registry
 from jaxrl_llm.curation import methods
 from jaxrl_llm.verbs import describe
 from jaxrl_llm.verbs import manual
@@ -20,6 +21,7 @@ README = ROOT / "README.md"
 TABLES = {
     "verbs": manual.markdown_rows,
     "algorithms": describe.markdown_rows,
+    "allocation": lambda: registry.table().splitlines(),
     "curation": lambda: methods.table().splitlines(),
 }
 

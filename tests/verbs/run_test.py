@@ -121,6 +121,52 @@ def test_killed_run_resumes_to_the_same_bytes(finished, tmp_path):
     ).read_bytes()
 
 
+def test_more_recorded_ids_than_the_model_has(tmp_path, capsys):
+  code, text = call(
+      capsys, "generate", "--config.sampling.record_topk=273",
+      f"--workdir={tmp_path}",
+  )
+  assert code == door.USER_ERROR
+  assert "error: sampling.record_topk: expected at most the model's 272" in text
+
+
+def test_rows_that_hold_no_prompt_are_refused_before_a_round(
+    tmp_path, capsys
+):
+  code, text = call(
+      capsys, "run", "--config.train.tokens_per_row=60",
+      f"--workdir={tmp_path}",
+  )
+  assert code == door.USER_ERROR and "error: train.tokens_per_row: the" in text
+  assert not any(tmp_path.glob("evaluations"))
+
+
+def test_a_refused_command_does_not_bind_the_next(tmp_path, capsys):
+  wrong = ("--config.prompts.source=jsonl", "--config.prompts.path=nowhere")
+  code, text = call(capsys, "run", *wrong, f"--workdir={tmp_path}")
+  assert code == door.USER_ERROR and "found nothing at 'nowhere'" in text
+  assert not (tmp_path / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "refused, changes",
+    [
+        (
+            "sampling.record_topk",  # Sis reads the top 100 of its anchor.
+            ["objective.name=sis", "objective.anchor=behavior",
+             "sampling.record_topk=99"],
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_a_round(
+    tmp_path, capsys, monkeypatch, refused, changes
+):
+  monkeypatch.delattr("jaxrl_llm.verbs.parts.job")
+  flags = [f"--config.{change}" for change in changes]
+  code, text = call(capsys, "run", *flags, f"--workdir={tmp_path}")
+  assert code == door.USER_ERROR and f"error: {refused}: " in text
+
+
 def test_finished_run_only_shows_its_table(finished, capsys):
   workdir, output = finished
   before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.json*")}
@@ -197,6 +243,9 @@ def test_frozen_rollouts_train_another_objective(finished, tmp_path, capsys):
   code, text = call(capsys, "train", *arguments)
   assert code == 0 and f"{tmp_path}/checkpoints/step_" in text
   assert not (tmp_path / "rollouts").exists()
+  assert "nothing to train on" not in text
+  code, text = call(capsys, "train", *arguments)
+  assert code == 0 and "nothing to train on: the latest checkpoint" in text
 
 
 class TestErrors:

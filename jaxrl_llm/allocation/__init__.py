@@ -1,0 +1,1 @@
+"""Before generation: how many rollouts each prompt gets. numpy only."""

@@ -1,0 +1,176 @@
+"""Plans a round with the allocator, and tells it what came of the last ones.
+
+The state of the allocator travels with that of the trainer, so a checkpoint
+holds it. It may lag: what finished since is read from feedback/ before a
+round is planned. The plan is written to allocation/ before anything of the
+round is generated, and from then on it is what counts.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+
+from jaxrl_llm.allocation import interface
+from jaxrl_llm.data import atomic
+from jaxrl_llm.data import prompts as prompts_lib
+from jaxrl_llm.training import feedback
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import folders
+from jaxrl_llm.verbs import parts
+from jaxrl_llm.verbs import rounds
+
+TrainState = state_lib.TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What a round generates; nothing where the allocator leaves it out.
+
+  Attributes:
+    prompts: that are posed, in order.
+    counts: responses of each, above 0.
+  """
+
+  prompts: Sequence[prompts_lib.Prompt]
+  counts: Sequence[int]
+
+
+def informed(
+    job: parts.Job, state: TrainState, workdir: pathlib.Path
+) -> TrainState:
+  """Lets the allocator observe all rounds that lie behind.
+
+  Args:
+    job: of the run.
+    state: at the beginning of a round.
+    workdir: holds feedback/.
+
+  Returns:
+    The state with the allocation that the coming round is planned with.
+
+  Raises:
+    ValueError: the feedback of a round is missing.
+  """
+  allocator = parts.allocator(job.config)
+  if not allocator.learns:
+    return state
+  memory = _memory(job, allocator, state)
+  ids = [prompt.prompt_id for prompt in _pool(job)]
+  for number in range(memory.rounds_seen, state.position.round):
+    groups = feedback.read(feedback.path_of(workdir, number))
+    outcomes = interface.Outcomes.of(groups, ids)
+    memory = allocator.observe(memory, outcomes)
+  return dataclasses.replace(state, allocation=interface.to_json(memory))
+
+
+def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
+  """Reads the plan of the coming round, or makes and writes it.
+
+  Args:
+    job: of the run.
+    state: of `informed`.
+    workdir: holds allocation/.
+  """
+  number = state.position.round
+  path = folders.round_plan(workdir, number)
+  if path.is_file():
+    return _read(path, job)
+  allocator = parts.allocator(job.config)
+  budget = parts.budget(job.config)
+  pool = _pool(job)
+  place = {prompt.prompt_id: index for index, prompt in enumerate(pool)}
+  turn = rounds.turn_of(
+      job.train_prompts, number, budget.prompts, job.config.seed
+  )
+  order = [place[prompt.prompt_id] for prompt in turn]
+  memory = _memory(job, allocator, state)
+  counts = allocator.propose(memory, budget, np.array(order))
+  posed = [index for index in order if counts[index]]
+  made = Plan([pool[k] for k in posed], [int(counts[k]) for k in posed])
+  if jax.process_index() == 0:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_json(
+        path,
+        {
+            "round": number,
+            "prompt_ids": [prompt.prompt_id for prompt in made.prompts],
+            "counts": made.counts,
+        },
+    )
+  return made
+
+
+def leave_out(state: TrainState, workdir: pathlib.Path) -> TrainState:
+  """Passes a round that generates nothing; returns the state at the next."""
+  number = state.position.round
+  print(f"round {number}: the allocation leaves it out")
+  if jax.process_index() == 0:
+    feedback.write_groups(feedback.path_of(workdir, number), number, [])
+  return dataclasses.replace(
+      state, position=state.position.next_round(state.updates)
+  )
+
+
+def next_plan(
+    job: parts.Job, state: TrainState, workdir: pathlib.Path
+) -> tuple[TrainState, Plan]:
+  """Passes rounds that generate nothing; returns the next that does.
+
+  Raises:
+    ValueError: there is none within as many rounds as the run has.
+  """
+  for _ in range(job.config.run.rounds + 1):
+    state = informed(job, state, workdir)
+    made = plan(job, state, workdir)
+    if made.counts:
+      return state, made
+    state = leave_out(state, workdir)
+  raise ValueError(
+      f"allocation: {job.config.run.rounds} rounds in a row were left out, the"
+      " budget is spent; begin another --workdir to generate more."
+  )
+
+
+def pass_empty(state: TrainState, workdir: pathlib.Path) -> TrainState:
+  """Passes rounds that were planned to generate nothing."""
+  while (path := folders.round_plan(workdir, state.position.round)).is_file():
+    if json.loads(path.read_text(encoding="utf-8"))["counts"]:
+      break
+    state = leave_out(state, workdir)
+  return state
+
+
+def _pool(job: parts.Job) -> list[prompts_lib.Prompt]:
+  """All training prompts in an order that depends on the seed alone."""
+  return rounds.turn_of(job.train_prompts, 0, 1, job.config.seed)
+
+
+def _memory(
+    job: parts.Job, allocator: interface.Allocator, state: TrainState
+) -> interface.State:
+  """Returns the allocator's state, its first one where none was saved."""
+  if state.allocation is not None:
+    return interface.from_json(allocator.state, state.allocation)
+  return allocator.start(
+      len(job.train_prompts), parts.budget(job.config), job.config.seed
+  )
+
+
+def _read(path: pathlib.Path, job: parts.Job) -> Plan:
+  """Reads a plan that was written before."""
+  content = json.loads(path.read_text(encoding="utf-8"))
+  known = {prompt.prompt_id: prompt for prompt in job.train_prompts}
+  missing = set(content["prompt_ids"]) - set(known)
+  if missing:
+    raise ValueError(
+        f"{path}: expected training prompts, found {len(missing)} others; give"
+        " the run the prompts that it began with, or another --workdir."
+    )
+  return Plan(
+      [known[prompt_id] for prompt_id in content["prompt_ids"]],
+      content["counts"],
+  )
