@@ -83,7 +83,11 @@ def test_duplicates_are_dropped_and_the_first_is_kept(settings):
     [
         ([("q", "")], {}, "records.jsonl:1: the answer is empty"),
         ([("q", "1"), (" ", "2")], {}, "records.jsonl:2: the question is empt"),
-        ([], {}, "no problem to train on in '.*records.jsonl'"),
+        ([], {}, "no problem in '.*records.jsonl'"),
+        (
+            [("q", "1")], {"eval_count": 1, "eval_share": 0.999999},
+            "no problem to train on in '.*records.jsonl'",
+        ),
         ([("q", "1")], {"eval_count": 3}, "expected 3 problems held out of 1"),
     ],
 )

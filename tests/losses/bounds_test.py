@@ -261,3 +261,18 @@ def test_a_token_that_attains_the_sis_envelope_is_accepted():
     tokens = tokens_lib.view(spec, batch)
     found = part.accepted(jnp.full((1, 1), -1.0), tokens)
     assert bool(found[0, 0]) == wanted
+
+
+def test_adaptive_width_does_not_read_rounding_as_spread():
+  """Ratios of 1.7 throughout, summed in float32: Σx² / n exceeds (Σx / n)²."""
+  region = algorithms.build({"name": "acpo_adaptive"}).trust_region
+  sums = lambda square: {
+      "count": jnp.float32(1000), "total": jnp.float32(700),
+      "square": jnp.float32(square),
+  }
+  second = np.nextafter(np.float32(490.00003), np.float32(1e3))
+  still, rounded, spread = (
+      float(region.widths(sums(x))) for x in (489.0, second, 500.0)
+  )
+  assert second / 1000 > np.float32(0.7) ** 2
+  assert still == rounded < spread

@@ -97,3 +97,4 @@ def test_espo_stops_on_its_statistic():
     assert objective.should_stop(spec, metrics) == bool(wanted["stop"])
     calm = algorithms.build({"name": "espo", "stop_deviation": 0.45})
     assert not objective.should_stop(calm, metrics)
+    assert not objective.should_stop(calm, {"ratio_deviation": 0.45})
