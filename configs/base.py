@@ -425,6 +425,15 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.keep_uniform_groups = False
   # Reference policy for KL terms: a model path; empty takes the start policy.
   config.train.reference = ""
+  # Chooses the bound of objective.trust_region=clip anew each round: none,
+  # ucb1 (on mean rewards), pb_ppo (the rule of its official code).
+  config.train.clip_bandit = "none"
+  # Bounds that a bandit chooses from: clip_low = clip_high.
+  config.train.clip_arms = (0.02, 0.116, 0.212, 0.308, 0.404, 0.5)
+  # Weight of the bandit's bonus for bounds that were tried less.
+  config.train.clip_exploration = 5.0
+  # Decay of pb_ppo's sums of rewards, per choice of the bound.
+  config.train.clip_discount = 0.99
   # Updates between checkpoints inside a round (one is written at its end).
   config.train.checkpoint_every = 100
   # Newest checkpoints kept; older ones are deleted.

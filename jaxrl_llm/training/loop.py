@@ -17,6 +17,7 @@ from jaxrl_llm.data import reading
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import agreement
+from jaxrl_llm.training import bandit
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import curate
 from jaxrl_llm.training import feedback
@@ -50,7 +51,6 @@ def train(
     reference_params: PyTree | None = None,
     mesh: jax.sharding.Mesh | None = None,
     config: Mapping[str, Any] | None = None,
-    controls: Mapping[str, float] | None = None,
     curation: methods.Step | None = None,
     validation: Sequence[types.Rollout] = (),
     group_limit: int | None = None,
@@ -74,7 +74,6 @@ def train(
     reference_params: of the reference policy, if the objective has one.
     mesh: devices; None takes one.
     config: JSON object saved in checkpoints.
-    controls: numbers of the objective that may change without recompiling.
     curation: step between reward and loss; None trains on every record.
     validation: records behind the validation gradient of influence.
     group_limit: records of a group to train on at most; None for no limit.
@@ -100,7 +99,7 @@ def train(
       settings,
       mesh=mesh,
       seed=seed,
-      controls=controls,
+      controls=None,
       reference_params=reference_params,
       curation=curation,
       validation=validation,
@@ -116,6 +115,9 @@ def train(
       fingerprint=functools.partial(policy_lib.fingerprint, state.params),
       group_limit=group_limit,
   )
+  mean_reward = rounds.numbers(work, round)["reward"]
+  bounds = bandit.controls(settings, workdir, round, mean_reward)
+  trainer = dataclasses.replace(trainer, controls=bounds)
   save = functools.partial(
       checkpoints.save,
       workdir / "checkpoints",
@@ -297,6 +299,7 @@ def _report(
   """Writes what is known of a rollout batch before its first update."""
   batch = work.batches[state.position.batch]
   values = rounds.batch_numbers(work, state.position, trainer.settings)
+  values |= trainer.controls
   terms = prepared.of(work.index.record_ids[batch.positions])
   if "proximal_logprobs" in terms:
     found = agreement.report(

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 SCHEDULES = ("constant", "cosine")
+CLIP_BANDITS = ("none", "ucb1", "pb_ppo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,10 @@ class TrainSettings:
   max_staleness: int | None = None
   keep_uniform_groups: bool = False
   reference: str = ""
+  clip_bandit: str = "none"
+  clip_arms: tuple[float, ...] = (0.02, 0.116, 0.212, 0.308, 0.404, 0.5)
+  clip_exploration: float = 5.0
+  clip_discount: float = 0.99
   checkpoint_every: int = 100
   checkpoints_kept: int = 2
 
@@ -61,6 +66,22 @@ class TrainSettings:
       _require(self, key, "0 ≤ value < 1", lambda value: 0 <= value < 1)
     _require(
         self, "schedule", f"one of {SCHEDULES}", lambda name: name in SCHEDULES
+    )
+    _require(
+        self, "clip_bandit", f"one of {CLIP_BANDITS}",
+        lambda name: name in CLIP_BANDITS,
+    )
+    _require(
+        self, "clip_arms", "two or more bounds above 0, ascending",
+        lambda arms: len(arms) > 1 and 0 < arms[0] and arms[-1] < math.inf
+        and all(a < b for a, b in zip(arms, arms[1:])),
+    )
+    _require(
+        self, "clip_exploration", "0 or more",
+        lambda value: 0 <= value < math.inf,
+    )
+    _require(
+        self, "clip_discount", "0 < value ≤ 1", lambda value: 0 < value <= 1
     )
     if self.schedule == "cosine" and self.total_updates is None:
       raise ValueError(

@@ -12,6 +12,7 @@ from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import scoring
+from jaxrl_llm.training import bandit
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import step
 
@@ -95,6 +96,7 @@ def build(
   """
   mesh = mesh or sharding_lib.make_mesh("data=1")
   check_rows(settings, mesh)
+  bandit.check(settings, spec)
   needs = objective.requirements(spec)
   if needs.reference and reference_params is None:
     raise ValueError(

@@ -20,6 +20,7 @@ from jaxrl_llm.data import manifest
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import sharding
+from jaxrl_llm.training import bandit
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import trainer as trainer_lib
@@ -111,7 +112,9 @@ def _check_training(config: ml_collections.ConfigDict) -> None:
   trainer_lib.check_rows(
       parts.train_settings(config), sharding.make_mesh(config.mesh)
   )
-  needs = objective.requirements(parts.spec(config))
+  spec = parts.spec(config)
+  bandit.check(parts.train_settings(config), spec)
+  needs = objective.requirements(spec)
   if config.sampling.record_topk < needs.behavior_topk:
     raise ValueError(
         f"sampling.record_topk: expected at least {needs.behavior_topk}, which"
