@@ -313,3 +313,25 @@ def test_noise_follows_the_record_not_the_batch():
     np.testing.assert_array_equal(one[i, :length], packed[2 - i, :length])
     assert len(np.unique(one[i, :length])) == length
   assert not np.any(np.asarray(one) == np.asarray(other))
+
+
+def test_the_geometric_mean_is_that_of_the_prefix():
+  """0.1, 0.3, a tool token, −0.1: means 0.1, 0.2, 0.1 of what is behind."""
+  spec = algorithms.build({"name": "ctpo_geomean"})
+  mask = np.array([[True, True, False, True]])
+  batch = _terms(mask, 1.0, np.array([[0.1, 0.3, np.nan, -0.1]]))
+  _, logs, _, _ = loss_batches.look(spec, batch)
+  np.testing.assert_allclose(
+      np.asarray(logs)[mask], [0.1, 0.2, 0.1], rtol=1e-5
+  )
+
+
+def test_weights_under_the_mask_reach_no_term():
+  spec = algorithms.build({"name": "grpo", "kl_coefficient": 0.1})
+  mask = np.array([[True, True, False]])
+  batch = dataclasses.replace(
+      _terms(mask, 1.0), weights=jnp.array([[2.0, 1.0, jnp.nan]])
+  )
+  weights = objective.denominators(spec, batch, weigh_all=True)
+  for name in ("policy", "kl"):
+    np.testing.assert_allclose(weights[name], [[1.0, 0.5, 0.0]])
