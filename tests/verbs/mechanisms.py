@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 Updates = Sequence[Mapping[str, float]]
+# Between the deviations of a round's second update and of its last.
+STOP = 0.35
 
 
 def uncut(updates: Updates) -> bool:
@@ -81,7 +83,8 @@ def weighted(updates: Updates) -> bool:
 def stopped(updates: Updates) -> bool:
   """The epochs of a round end before the update that exceeds the limit."""
   counts = [sum(u["round"] == number for u in updates) for number in (0, 1)]
-  return max(counts) < 4 and all(u["ratio_deviation"] <= 0.2 for u in updates)
+  largest = max(u["ratio_deviation"] for u in updates)
+  return max(counts) < 4 and largest <= STOP
 
 
 def capped(updates: Updates) -> bool:

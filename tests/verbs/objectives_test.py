@@ -42,7 +42,7 @@ CASES = {
     "decoupled_ppo": Case(mechanisms.weighted),
     "dppo_divergence": Case(mechanisms.cut, {"delta": 0.02}),
     "dr_grpo": Case(mechanisms.cut),
-    "espo": Case(mechanisms.stopped, {"stop_deviation": 0.2}),
+    "espo": Case(mechanisms.stopped, {"stop_deviation": mechanisms.STOP}),
     "grpo": Case(mechanisms.cut_and_kept_near_the_start),
     "gspo": Case(mechanisms.cut),
     "gspo_token": Case(mechanisms.cut),
