@@ -1,7 +1,6 @@
 """GSPO: one ratio per response, the geometric mean of its tokens'.
 
-The clip is narrow since a mean hardly moves: 3e-4 below 1 and 4e-4 above. The
-paper cuts a rollout batch into four mini-batches, as this job does.
+The clip is narrow since a mean hardly moves: 3e-4 below 1 and 4e-4 above.
 
 Command: python -m jaxrl_llm run --config=configs/objectives/gspo.py
   --workdir=runs/gspo
