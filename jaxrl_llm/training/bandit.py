@@ -21,6 +21,7 @@ from jaxrl_llm.losses import objective
 from jaxrl_llm.losses import parts
 from jaxrl_llm.training import settings as settings_lib
 
+NONE = settings_lib.CLIP_BANDITS[0]
 KEYS = ("clip_low", "clip_high")
 # The official code adds this to its denominators.
 _SMALL = 1e-3
@@ -80,7 +81,7 @@ def check(settings: settings_lib.TrainSettings, spec: objective.Spec) -> None:
   Raises:
     ValueError: in one line.
   """
-  if settings.clip_bandit == "none":
+  if settings.clip_bandit == NONE:
     return
   lacking = set(KEYS) - set(parts.keys(spec.trust_region))
   if lacking:
@@ -100,13 +101,11 @@ def controls(
   """Returns the bounds of a round, and writes what was chosen.
 
   Args:
-    settings: of the trainer.
+    settings: of a trainer with a bandit.
     workdir: holds controls/.
     number: of the round.
-    reward: mean reward of its rollouts.
+    reward: mean reward of its rollouts; NaN where no verdict was reached.
   """
-  if settings.clip_bandit == "none":
-    return {}
   path = path_of(workdir, number)
   if not path.is_file():
     arm = _bandit(settings).choose(_history(workdir, number, reward))
@@ -136,7 +135,10 @@ def path_of(workdir: pathlib.Path, number: int) -> pathlib.Path:
 def _history(
     workdir: pathlib.Path, number: int, reward: float
 ) -> list[tuple[int, float]]:
-  """Pairs each earlier round's arm with the reward of the round after it."""
+  """Pairs each earlier round's arm with the reward of the round after it.
+
+  A reward that is not known teaches nothing.
+  """
   paths = [path_of(workdir, earlier) for earlier in range(number)]
   chosen = [
       json.loads(path.read_text(encoding="utf-8"))
@@ -144,4 +146,8 @@ def _history(
       if path.is_file()  # A round that was left out chose nothing.
   ]
   rewards = [entry["reward"] for entry in chosen[1:]] + [reward]
-  return [(entry["arm"], after) for entry, after in zip(chosen, rewards)]
+  return [
+      (entry["arm"], after)
+      for entry, after in zip(chosen, rewards)
+      if math.isfinite(after)
+  ]

@@ -99,7 +99,6 @@ def train(
       settings,
       mesh=mesh,
       seed=seed,
-      controls=None,
       reference_params=reference_params,
       curation=curation,
       validation=validation,
@@ -115,9 +114,10 @@ def train(
       fingerprint=functools.partial(policy_lib.fingerprint, state.params),
       group_limit=group_limit,
   )
-  mean_reward = rounds.numbers(work, round)["reward"]
-  bounds = bandit.controls(settings, workdir, round, mean_reward)
-  trainer = dataclasses.replace(trainer, controls=bounds)
+  if settings.clip_bandit != bandit.NONE:
+    reward = rounds.numbers(work, round)["reward"]
+    bounds = bandit.controls(settings, workdir, round, reward)
+    trainer = dataclasses.replace(trainer, controls=bounds)
   save = functools.partial(
       checkpoints.save,
       workdir / "checkpoints",

@@ -26,9 +26,6 @@ from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import stored
 from jaxrl_llm.training import trainer as trainer_lib
 
-Prepared = stored.Prepared
-
-
 def path_of(workdir: pathlib.Path, position: state_lib.Position):
   """Returns the file of a rollout batch."""
   folder = workdir / "prepared" / f"round_{position.round:04d}"
@@ -40,7 +37,7 @@ def obtain(
     state: state_lib.TrainState,
     work: rounds.Round,
     workdir: pathlib.Path,
-) -> Prepared:
+) -> stored.Prepared:
   """Reads the file of the rollout batch that comes next, or makes it.
 
   Raises:
@@ -85,7 +82,7 @@ def compute(
     params: types.PyTree,
     work: rounds.Round,
     batch: plan.RolloutBatch,
-) -> Prepared:
+) -> stored.Prepared:
   """Prepares a rollout batch with the weights that it begins with.
 
   The round's first batch is always scored, for the step-0 ratio report.
@@ -114,7 +111,7 @@ def compute(
     flat["advantages"] = _token_advantages(trainer, work, batch, terms)
   else:
     flat["advantages"] = _advantages(trainer, index, batch)
-  return Prepared(
+  return stored.Prepared(
       index.record_ids[batch.positions],
       index.response_lengths[batch.positions],
       flat,
@@ -126,8 +123,8 @@ def curated(
     state: state_lib.TrainState,
     work: rounds.Round,
     batch: plan.RolloutBatch,
-    prepared: Prepared,
-) -> Prepared:
+    prepared: stored.Prepared,
+) -> stored.Prepared:
   """Adds the curation's weights, and the scores behind them, to the terms.
 
   Args:

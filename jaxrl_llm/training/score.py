@@ -71,7 +71,6 @@ def score(
       settings,
       mesh=mesh,
       seed=seed,
-      controls=None,
       reference_params=None,
       curation=curation,
       validation=validation,

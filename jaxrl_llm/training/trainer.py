@@ -84,7 +84,6 @@ def build(
     *,
     mesh: jax.sharding.Mesh | None,
     seed: int,
-    controls: Mapping[str, float] | None,
     reference_params: types.PyTree | None,
     curation: methods.Step | None = None,
     validation: Sequence[types.Rollout] = (),
@@ -104,9 +103,7 @@ def build(
         " no reference parameters; give a model, or set the KL coefficients"
         " to 0."
     )
-  methods.validate(curation, spec)
-  if curation is not None and curation.reads_scores:
-    _check_validation(curation.validation, validation, needs, spec)
+  check_curation(curation, validation, spec)
   if reference_params is not None:
     places = sharding_lib.shardings(mesh, policy.logical_axes, policy.shapes)
     reference_params = jax.device_put(reference_params, places)
@@ -117,7 +114,7 @@ def build(
       steps=step.build(policy, spec, settings, mesh),
       mesh=mesh,
       seed=seed,
-      controls=dict(controls or {}),
+      controls={},
       reference_params=reference_params if needs.reference else None,
       curation=curation,
       validation=tuple(validation),
@@ -141,13 +138,20 @@ def check_rows(
     )
 
 
-def _check_validation(
-    loss: str,
+def check_curation(
+    curation: methods.Step | None,
     rollouts: Sequence[types.Rollout],
-    needs: objective.Requirements,
     spec: objective.Spec,
 ) -> None:
-  """Refuses a validation loss without the records that it needs."""
+  """Refuses a curation that does not fit, or lacks its validation records.
+
+  Raises:
+    ValueError: in one line.
+  """
+  methods.validate(curation, spec)
+  if curation is None or not curation.reads_scores:
+    return
+  loss, needs = curation.validation, objective.requirements(spec)
   if loss == "batch":
     return
   if not rollouts:

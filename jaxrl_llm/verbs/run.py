@@ -83,6 +83,11 @@ def _advance(
         f" expected room for a response too, found"
         f" {config.train.tokens_per_row}; raise it."
     )
+  trainer_lib.check_curation(
+      parts.curation(config),
+      parts.validation_rollouts(config, job.model.tokenizer),
+      parts.spec(config),
+  )
   record.agree(config, SECTIONS, workdir)
   state = train.start(config, job.model, workdir)
   if BEFORE not in progress["evaluations"]:

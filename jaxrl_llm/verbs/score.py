@@ -80,13 +80,13 @@ def write(
   ranked = sorted(finite, key=lambda one: (-one.score, one.rollout.record_id))
   others = [one for one in scored if not math.isfinite(one.score)]
   lines = [json.dumps(_line(one)) + "\n" for one in [*ranked, *others]]
-  _publish(folder / "scores.jsonl", "".join(lines))
+  atomic.write_text(folder / "scores.jsonl", "".join(lines))
   best, worst = ranked[:SHOWN], ranked[SHOWN:][-SHOWN:][::-1]
   text = ""
   for title, chosen in (("Best", best), ("Worst", worst)):
     text += f"=== {title} {len(chosen)} of {len(scored)}\n\n"
     text += "".join(map(_episode, chosen))
-  _publish(folder / "episodes.txt", text)
+  atomic.write_text(folder / "episodes.txt", text)
   return folder
 
 
@@ -111,10 +111,3 @@ def _episode(one: score_lib.Scored) -> str:
       f" {rollout.reference_answer}\n{rollout.prompt_text}\n>>>"
       f" {rollout.response_text}\n\n"
   )
-
-
-def _publish(path: pathlib.Path, text: str) -> None:
-  """Writes a file; it is there whole or not at all."""
-  beside = path.with_name(path.name + ".beside")
-  beside.write_text(text, encoding="utf-8")
-  atomic.publish(beside, path)

@@ -53,7 +53,6 @@ def setting(folder, overrides, curation):
       SETTINGS,
       mesh=None,
       seed=0,
-      controls=None,
       reference_params=None,
       curation=curation,
       validation=tiny_run.make_rollouts(groups=3, seed=7),

@@ -194,7 +194,6 @@ def make_trainer(step, overrides):
       SETTINGS,
       mesh=None,
       seed=0,
-      controls=None,
       reference_params=None,
       curation=step,
   )

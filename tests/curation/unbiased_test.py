@@ -47,7 +47,6 @@ def make_trainer(curation):
       tiny_run.SETTINGS,
       mesh=None,
       seed=0,
-      controls=None,
       reference_params=jax.tree.map(
           lambda x: jnp.asarray(x, jnp.float64), tiny_run.params(3)
       ),

@@ -107,6 +107,16 @@ def test_the_bound_changes_the_update_and_a_resume_keeps_it(tmp_path):
   assert train("kept", wide) == narrow
 
 
+def test_a_reward_that_is_not_known_teaches_nothing(tmp_path):
+  """Arm 1 was followed by no verdict, so only arm 0 was tried."""
+  for number, (arm, reward) in enumerate([(0, 0.5), (1, 0.25)]):
+    path = bandit.path_of(tmp_path, number)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"arm": arm, "bound": 0.1, "reward": reward}))
+  chosen = bandit.controls(SETTINGS, tmp_path, 2, float("nan"))
+  assert chosen == {"clip_low": 0.3, "clip_high": 0.3}
+
+
 def test_an_objective_without_these_bounds_is_refused(tmp_path):
   with pytest.raises(ValueError, match="train.clip_bandit: ucb1 .* ctpo has"):
     bandit.check(SETTINGS, tiny_run.SPEC)

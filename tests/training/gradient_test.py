@@ -36,7 +36,6 @@ def make_trainer(policy, rows, tokens):
       ),
       mesh=None,
       seed=0,
-      controls=None,
       reference_params=tiny_run.params(3),
   )
 

@@ -118,7 +118,6 @@ def test_one_compilation_serves_every_size_and_control(rollouts):
       tiny_run.SETTINGS,
       mesh=None,
       seed=0,
-      controls={"log_clip_low": 0.02},
       reference_params=None,
   )
   trainer.steps.add.clear_cache()

@@ -57,7 +57,6 @@ def prepared(folder):
       mesh=None,
       seed=0,
       reference_params=None,
-      controls={},
   )
   (batch,) = work.batches
   return prepare.compute(trainer, tiny_run.params(), work, batch)

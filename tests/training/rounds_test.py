@@ -154,7 +154,6 @@ def test_a_reference_is_needed_where_the_objective_has_one():
         WHOLE,
         mesh=None,
         seed=0,
-        controls=None,
         reference_params=None,
     )
 

@@ -33,7 +33,6 @@ def totals(mesh, rollouts):
       SETTINGS,
       mesh=mesh,
       seed=0,
-      controls=None,
       reference_params=None,
   )
   state = state_lib.create(

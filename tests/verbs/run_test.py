@@ -167,6 +167,18 @@ def test_what_cannot_be_trained_is_refused_before_a_round(
   assert code == door.USER_ERROR and f"error: {refused}: " in text
 
 
+def test_a_curation_without_its_validation_set_is_refused_at_once(
+    tmp_path, capsys
+):
+  code, text = call(
+      capsys, "run", "--config.curation.name=ippo", f"--workdir={tmp_path}"
+  )
+  assert code == door.USER_ERROR
+  assert "curation.validation_rollouts: sft has a validation set" in text
+  assert not (tmp_path / "evaluations").exists()
+  assert not (tmp_path / "config.json").exists()
+
+
 def test_finished_run_only_shows_its_table(finished, capsys):
   workdir, output = finished
   before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.json*")}
