@@ -16,10 +16,13 @@ import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.rollout import responses
 from jaxrl_llm.rollout import sampler
 from jaxrl_llm.rollout import slots as slots_lib
 
 PyTree = types.PyTree
+Request = responses.Request
+Response = responses.Response
 compilations = slots_lib.compilations
 
 
@@ -30,7 +33,9 @@ class Shapes:
   Attributes:
     slots: S, responses decoded at once.
     prefill_rows: B, prompts read at once.
-    prompt_buckets: padded prompt lengths in tokens, ascending.
+    prompt_buckets: padded prompt lengths in tokens, ascending; a prompt that
+      is read with the beginning of a response may need a longer one, see
+      `prefix_buckets`.
     steps_per_call: most tokens decoded per slot between two refills.
   """
 
@@ -38,42 +43,6 @@ class Shapes:
   prefill_rows: int
   prompt_buckets: tuple[int, ...]
   steps_per_call: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """A prompt and the responses wanted of it.
-
-  Attributes:
-    tokens: int32 [P].
-    words: uint32 [G, 7] of `sampler.request_words`, one row per response.
-    temperatures: float32 [G]; 0 takes the most likely tokens.
-  """
-
-  tokens: np.ndarray
-  words: np.ndarray
-  temperatures: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Response:
-  """One response.
-
-  Attributes:
-    tokens: int32 [R], the stop id included when one was drawn.
-    logprobs: float32 [R]; see sampler.Draw, as for the following.
-    log_kept_mass: float32 [R].
-    topk_ids: int32 [R, K].
-    topk_logprobs: float32 [R, K].
-    finish_reason: "stop" if the last token is a stop id, else "length".
-  """
-
-  tokens: np.ndarray
-  logprobs: np.ndarray
-  log_kept_mass: np.ndarray
-  topk_ids: np.ndarray
-  topk_logprobs: np.ndarray
-  finish_reason: str
 
 
 class Engine:
@@ -86,6 +55,7 @@ class Engine:
       stop_ids: Sequence[int],
       sampling: sampler.SamplingSettings,
       shapes: Shapes,
+      window: int = 0,
   ):
     """Rounds the weights to the compute dtype.
 
@@ -96,18 +66,20 @@ class Engine:
       sampling: truncation, response limit and recorded top-K; each request
         brings its own temperatures.
       shapes: see Shapes.
-
+      window: most tokens that a request adds to a response; 0 for no limit
+        but sampling.max_new_tokens.
     """
     self._policy = policy
     self._params = _compute_copy(policy, params)
     self._shapes = shapes
+    self._max_new_tokens = sampling.max_new_tokens
+    self._window = window or sampling.max_new_tokens
     self._capacity = shapes.prompt_buckets[-1] + sampling.max_new_tokens
     self._static = slots_lib.Static(
         policy=policy,
         truncation=sampling.truncation,
         topk=sampling.record_topk,
         stop_ids=tuple(sorted(stop_ids)),
-        max_new_tokens=sampling.max_new_tokens,
         steps=shapes.steps_per_call,
     )
 
@@ -124,7 +96,8 @@ class Engine:
       finish.
 
     Raises:
-      ValueError: a prompt is empty or too long.
+      ValueError: a prompt is empty or too long, or a response that is to go
+        on has all the tokens that it may have.
       FloatingPointError: the model gave log-probs that are not finite.
     """
     unread = self._batches(requests)
@@ -144,7 +117,7 @@ class Engine:
         state, drawn = slots_lib.fill(self._static, state, prompts, starts)
         started.append((places, drawn))
         for slot, (_, request, sample) in zip(places, chosen):
-          running[slot] = _Running(request, sample, self._static)
+          running[slot] = self._begin(requests, request, sample)
       state, taken, draws = slots_lib.decode(self._static, self._params, state)
       started, taken, draws = jax.device_get((started, taken, draws))
       for places, drawn in started:
@@ -159,27 +132,52 @@ class Engine:
       free.sort()
 
   def _batches(self, requests):
-    """Checks prompts; groups those of one bucket, `prefill_rows` at a time."""
-    buckets = self._shapes.prompt_buckets
-    limit = self._policy.config.context_length - self._static.max_new_tokens
+    """Checks requests; groups those of one bucket, `prefill_rows` at a time."""
+    buckets = prefix_buckets(self._shapes.prompt_buckets, self._capacity)
     members = {bucket: [] for bucket in buckets}
     for index, request in enumerate(requests):
+      self._check(index, request)
       length = len(request.tokens)
-      fitting = [bucket for bucket in buckets if length <= bucket]
-      if not length or not fitting or length > limit:
-        raise ValueError(
-            f"prompt {index} has {length} tokens, expected 1 to "
-            f"{min(limit, buckets[-1])}: the largest of "
-            f"generation.prompt_buckets is {buckets[-1]}, and the model's "
-            f"context less sampling.max_new_tokens is {limit}; raise the "
-            "bucket, or lower prompts.max_tokens."
-        )
-      members[fitting[0]].append(index)
+      members[next(x for x in buckets if length <= x)].append(index)
     rows = self._shapes.prefill_rows
     return collections.deque(
         (bucket, indices[start : start + rows])
         for bucket, indices in members.items()
         for start in range(0, len(indices), rows)
+    )
+
+  def _check(self, index, request):
+    """Refuses what no bucket holds or the model has no room for."""
+    longest = self._shapes.prompt_buckets[-1]
+    limit = self._policy.config.context_length - self._max_new_tokens
+    length = len(request.tokens) - request.drawn
+    if not 0 < length <= min(limit, longest):
+      raise ValueError(
+          f"prompt {index} has {length} tokens, expected 1 to "
+          f"{min(limit, longest)}: the largest of "
+          f"generation.prompt_buckets is {longest}, and the model's "
+          f"context less sampling.max_new_tokens is {limit}; raise the "
+          "bucket, or lower prompts.max_tokens."
+      )
+    if request.drawn >= self._max_new_tokens:
+      raise ValueError(
+          f"response to prompt {index}: expected fewer than "
+          f"sampling.max_new_tokens = {self._max_new_tokens} tokens to go on "
+          f"from, found {request.drawn}; generate with the settings that it "
+          "was begun with."
+      )
+
+  def _limit(self, request):
+    """Returns the response tokens at which a response is cut."""
+    return min(self._max_new_tokens, request.drawn + self._window)
+
+  def _begin(self, requests, index, sample):
+    """Returns a response in the making."""
+    request = requests[index]
+    limit = self._limit(request)
+    cut = "length" if limit == self._max_new_tokens else "window"
+    return responses.Running(
+        index, sample, self._static.stop_ids, limit - request.drawn, cut
     )
 
   def _read(self, requests, batch):
@@ -198,63 +196,42 @@ class Engine:
     )
 
   def _starts(self, requests, places, chosen):
-    """Lays out responses that begin, padded to one row per slot."""
+    """Lays out responses that begin or go on, padded to one row per slot."""
     slots = self._shapes.slots
     starts = slots_lib.Starts(
         slots=np.full(slots, slots, np.int32),
         rows=np.zeros(slots, np.int32),
+        counts=np.zeros(slots, np.int32),
+        limits=np.zeros(slots, np.int32),
         words=np.zeros((slots, requests[0].words.shape[1]), np.uint32),
         temperatures=np.ones(slots, np.float32),
     )
     for place, (slot, (row, index, sample)) in enumerate(zip(places, chosen)):
       starts.slots[place] = slot
       starts.rows[place] = row
+      starts.counts[place] = requests[index].drawn
+      starts.limits[place] = self._limit(requests[index])
       starts.words[place] = requests[index].words[sample]
       starts.temperatures[place] = requests[index].temperatures[sample]
     return starts
 
 
-@dataclasses.dataclass
-class _Running:
-  """A response in the making; `finish_reason` is empty until it ends."""
+def prefix_buckets(
+    prompt_buckets: Sequence[int], capacity: int
+) -> tuple[int, ...]:
+  """Adds the padded lengths of prompts that are read with part of a response.
 
-  request: int
-  sample: int
-  static: slots_lib.Static
-  finish_reason: str = ""
-  count: int = 0
-  parts: list[sampler.Draw] = dataclasses.field(default_factory=list)
+  Each is twice the one before, so padding less than doubles a prefix and few
+  shapes are compiled; a length compiles when something needs it.
 
-  def add(self, drawn: sampler.Draw) -> None:
-    """Appends tokens [R'], up to the one that ends the response."""
-    if self.finish_reason:
-      return
-    stops = np.flatnonzero(np.isin(drawn.tokens, self.static.stop_ids))
-    room = self.static.max_new_tokens - self.count
-    taken = min(room, len(drawn.tokens), *(stops[:1] + 1))
-    self.parts.append(jax.tree.map(lambda x: x[:taken], drawn))
-    self.count += taken
-    if stops.size and taken == stops[0] + 1:
-      self.finish_reason = "stop"
-    elif taken == room:
-      self.finish_reason = "length"
-
-  def collect(self) -> Response:
-    """Joins the parts."""
-    drawn = jax.tree.map(lambda *x: np.concatenate(x), *self.parts)
-    if not np.isfinite(drawn.logprobs).all():
-      raise FloatingPointError(
-          f"request {self.request}, response {self.sample}: the model gave "
-          "log-probs that are not finite; its weights are damaged or have "
-          "diverged, restore an earlier checkpoint."
-      )
-    return Response(
-        finish_reason=self.finish_reason,
-        **{
-            field.name: getattr(drawn, field.name)
-            for field in dataclasses.fields(drawn)
-        },
-    )
+  Args:
+    prompt_buckets: ascending.
+    capacity: longest prompt and response together.
+  """
+  buckets = list(prompt_buckets)
+  while buckets[-1] < capacity:
+    buckets.append(min(2 * buckets[-1], capacity))
+  return tuple(buckets)
 
 
 @functools.partial(jax.jit, static_argnames=("policy",))

@@ -34,7 +34,6 @@ class Static:
   truncation: sampler.Truncation
   topk: int
   stop_ids: tuple[int, ...]
-  max_new_tokens: int
   steps: int
 
 
@@ -47,7 +46,8 @@ class State:
     cache: of the policy.
     tokens: int32 [S], drawn last and not yet in the cache.
     lengths: int32 [S], prompt tokens.
-    counts: int32 [S], response tokens drawn.
+    counts: int32 [S], response tokens drawn, also before this state was made.
+    limits: int32 [S], the count at which a response is cut.
     keys: uint32 [S, 2] of the responses.
     temperatures: float32 [S].
     active: bool [S], decoding.
@@ -57,6 +57,7 @@ class State:
   tokens: Array
   lengths: Array
   counts: Array
+  limits: Array
   keys: Array
   temperatures: Array
   active: Array
@@ -65,11 +66,11 @@ class State:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Prompts:
-  """Prompts that were read.
+  """Prompts that were read, each with what was drawn of its response before.
 
   Attributes:
     cache: of the policy, B rows.
-    logits: float32 [B, V] of the token after each prompt.
+    logits: float32 [B, V] of the token after each.
     lengths: int32 [B], in tokens.
   """
 
@@ -81,25 +82,31 @@ class Prompts:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Starts:
-  """Responses that begin.
+  """Responses that begin or go on.
 
   Attributes:
     slots: int32 [S], their slots, distinct; a slot of S or beyond is skipped.
     rows: int32 [S], the row of Prompts that each answers.
+    counts: int32 [S], the last tokens of the row that are its response's.
+    limits: int32 [S], response tokens at which it is cut, above `counts`.
     words: uint32 [S, 7] of `sampler.request_words`.
     temperatures: float32 [S].
   """
 
   slots: Array
   rows: Array
+  counts: Array
+  limits: Array
   words: Array
   temperatures: Array
 
 
-def _goes_on(static: Static, tokens: Array, counts: Array) -> Array:
+def _goes_on(
+    static: Static, tokens: Array, counts: Array, limits: Array
+) -> Array:
   """Says which responses, after `tokens`, want another one; bool."""
   stops = jnp.isin(tokens, jnp.asarray(static.stop_ids, jnp.int32))
-  return ~stops & (counts < static.max_new_tokens)
+  return ~stops & (counts < limits)
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "slots", "capacity"))
@@ -112,6 +119,7 @@ def empty(policy: policy_lib.Policy, slots: int, capacity: int) -> State:
       tokens=zeros,
       lengths=zeros + 1,
       counts=zeros,
+      limits=zeros,
       keys=jnp.zeros((slots, 2), jnp.uint32),
       temperatures=jnp.ones(slots, jnp.float32),
       active=jnp.zeros(slots, bool),
@@ -122,7 +130,7 @@ def empty(policy: policy_lib.Policy, slots: int, capacity: int) -> State:
 def prefill(
     policy: policy_lib.Policy, params: PyTree, tokens: Array, lengths: Array
 ) -> Prompts:
-  """Reads prompts int32 [B, P] of `lengths` int32 [B], padded on the right."""
+  """Reads tokens [B, P] of `lengths` int32 [B], padded on the right."""
   _TRACES["prefill"] += 1
   cache, logits = policy.prefill(params, tokens, lengths)
   return Prompts(cache, logits, lengths)
@@ -134,7 +142,7 @@ def prefill(
 def fill(
     static: Static, state: State, prompts: Prompts, starts: Starts
 ) -> tuple[State, sampler.Draw]:
-  """Starts responses in slots and draws their first tokens.
+  """Starts responses in slots and draws the first token of each.
 
   Returns:
     The state, and the Draw of the S rows of `starts`.
@@ -142,19 +150,19 @@ def fill(
   _TRACES["fill"] += 1
   slots, rows = starts.slots, starts.rows
   keys = sampler.response_keys(starts.words)
-  zeros = jnp.zeros_like(slots)
   drawn = sampler.draw(
-      prompts.logits[rows], keys, zeros, starts.temperatures,
+      prompts.logits[rows], keys, starts.counts, starts.temperatures,
       static.truncation, static.topk,
   )
-  counts = zeros + 1
+  counts = starts.counts + 1
   started = dict(
       tokens=drawn.tokens,
-      lengths=prompts.lengths[rows],
+      lengths=prompts.lengths[rows] - starts.counts,
       counts=counts,
+      limits=starts.limits,
       keys=keys,
       temperatures=starts.temperatures,
-      active=_goes_on(static, drawn.tokens, counts),
+      active=_goes_on(static, drawn.tokens, counts, starts.limits),
   )
   placed = {
       name: getattr(state, name).at[slots].set(value, mode="drop")
@@ -192,7 +200,8 @@ def decode(
         cache=cache,
         tokens=jnp.where(state.active, drawn.tokens, state.tokens),
         counts=counts,
-        active=state.active & _goes_on(static, drawn.tokens, counts),
+        active=state.active
+        & _goes_on(static, drawn.tokens, counts, state.limits),
     )
     return state, drawn
 

@@ -192,6 +192,96 @@ def test_no_request_gives_no_response(params):
   assert not answer(params, requests(samples=0))
 
 
+def on_from(wanted, responses, count):
+  """Requests the rest of every response that is longer than `count` tokens."""
+  longer = {k: x for k, x in responses.items() if len(x.tokens) > count}
+  return list(longer.values()), [
+      engine.Request(
+          np.concatenate([wanted[i].tokens, response.tokens[:count]]),
+          wanted[i].words[j : j + 1],
+          wanted[i].temperatures[j : j + 1],
+          drawn=count,
+      )
+      for (i, j), response in longer.items()
+  ]
+
+
+@pytest.mark.parametrize("count", (1, 4, 9))
+def test_a_response_goes_on_as_if_it_had_not_been_cut(params, count):
+  # Prefixes are longer than the longest prompt, and each has its own length.
+  wanted = requests()
+  whole, rest = on_from(wanted, answer(params, wanted, TRUNCATED), count)
+  found = answer(params, rest, TRUNCATED)
+  assert len(found) == len(whole) > 9
+  for number, expected in enumerate(whole):
+    response = found[number, 0]
+    np.testing.assert_array_equal(response.tokens, expected.tokens[count:])
+    np.testing.assert_array_equal(response.topk_ids, expected.topk_ids[count:])
+    for name in ("logprobs", "log_kept_mass", "topk_logprobs"):
+      np.testing.assert_allclose(
+          getattr(response, name), getattr(expected, name)[count:], atol=1e-4
+      )
+    assert response.finish_reason == expected.finish_reason
+
+
+def windowed(params, wanted, window):
+  made = engine.Engine(POLICY, params, STOP_IDS, PLAIN, SHAPES, window)
+  return {(i, j): response for i, j, response in made.run(wanted)}
+
+
+def test_a_window_cuts_and_changes_nothing_before(params):
+  wanted = requests()
+  whole, cut = answer(params, wanted), windowed(params, wanted, 4)
+  reasons = set()
+  for key, response in cut.items():
+    expected = whole[key]
+    for name in ("tokens", "logprobs", "log_kept_mass"):
+      np.testing.assert_array_equal(
+          getattr(response, name), getattr(expected, name)[:4]
+      )
+    ended = len(expected.tokens) <= 4
+    reason = expected.finish_reason if ended else "window"
+    assert response.finish_reason == reason
+    reasons.add(reason)
+  assert reasons == {"stop", "window"}
+
+
+def test_a_window_ends_with_the_response(params):
+  # 4 tokens of 10 before, then a window of 6 and one of 5.
+  wanted = requests()
+  whole, rest = on_from(wanted, answer(params, wanted), 4)
+  for window, cut in ((6, "length"), (5, "window")):
+    found = windowed(params, rest, window)
+    for number, expected in enumerate(whole):
+      tokens = expected.tokens[4 : 4 + window]
+      np.testing.assert_array_equal(found[number, 0].tokens, tokens)
+      stopped = tokens[-1] in STOP_IDS
+      assert found[number, 0].finish_reason == ("stop" if stopped else cut)
+
+
+@pytest.mark.parametrize("window", (10, 11))
+def test_a_window_as_long_as_a_response_is_none(params, window):
+  wanted = requests()
+  whole, cut = answer(params, wanted), windowed(params, wanted, window)
+  assert {k: contents(x) for k, x in cut.items()} == {
+      k: contents(x) for k, x in whole.items()
+  }
+
+
+def test_prefixes_have_buckets_up_to_the_longest_sequence():
+  assert engine.prefix_buckets((8, 16), 26) == (8, 16, 26)
+  assert engine.prefix_buckets((64, 128), 1000) == (64, 128, 256, 512, 1000)
+  assert engine.prefix_buckets((16,), 16) == (16,)
+
+
+def test_a_response_without_room_is_refused(params):
+  full = dataclasses.replace(
+      requests(1, lengths=(12,))[0], drawn=PLAIN.max_new_tokens
+  )
+  with pytest.raises(ValueError, match="fewer than sampling.max_new_tokens"):
+    answer(params, [full])
+
+
 @pytest.mark.parametrize("length", (0, 17))
 def test_a_prompt_outside_the_buckets_is_refused(params, length):
   with pytest.raises(ValueError, match=r"1 to 16: .*prompt_buckets is 16"):
