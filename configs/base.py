@@ -94,6 +94,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.generation.steps_per_call = 4
   # Records of one shard, the unit of generation and of resuming.
   config.generation.records_per_shard = 64
+  # New tokens of a response in a round at most; a longer one goes on in the
+  # next round, with the policy of that round. 0 lets each end in its own.
+  config.generation.window = 0
 
   config.allocation = ml_collections.ConfigDict()
   # How a round shares out its prompts_per_round × samples_per_prompt

@@ -47,15 +47,19 @@ class Rollout:
     policy_versions: int32 [R], optimizer updates of the policy that drew each
       token.
     lineage: versions compare only within one lineage.
-    window_start: tokens before this index were trained on in earlier windows.
+    window_start: tokens before this index were drawn, and trained on, in
+      earlier rounds: generation.window cut the response there. They are
+      context.
     topk_ids: int32 [R, K], most likely ids under the behaviour policy; K = 0
       when not recorded.
     topk_logprobs: float32 [R, K], same convention as behavior_logprobs.
-    finish_reason: one of FINISH_REASONS.
+    finish_reason: one of FINISH_REASONS; "window" marks a response that is
+      unfinished and goes on in the next round.
     role: one of ROLES; a baseline is never trained on.
     temperature: sampling temperature.
-    reward: total reward; NaN when the verifier failed.
-    reward_parts: named parts of the reward.
+    reward: total reward; NaN when the verifier failed. An unfinished response
+      was not graded and has 0 here, which is no score: read `unfinished`.
+    reward_parts: named parts of the reward; NaN where there is no verdict.
     reference_answer: the ground truth the verifier saw.
     prompt_text: the problem as given.
     response_text: the decoded response.
@@ -84,6 +88,11 @@ class Rollout:
   reference_answer: str
   prompt_text: str
   response_text: str
+
+  @property
+  def unfinished(self) -> bool:
+    """Whether a window cut the response; it has no reward yet."""
+    return self.finish_reason == "window"
 
 
 @jax.tree_util.register_dataclass

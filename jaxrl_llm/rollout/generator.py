@@ -28,6 +28,7 @@ from jaxrl_llm.rollout import records
 from jaxrl_llm.rollout import rewards
 from jaxrl_llm.rollout import sampler
 from jaxrl_llm.rollout import summary
+from jaxrl_llm.rollout import windows
 
 Prompt = prompts_lib.Prompt
 PyTree = types.PyTree
@@ -44,14 +45,16 @@ class GenerationSettings:
   prompt_buckets: tuple[int, ...] = (64, 128)
   steps_per_call: int = 4
   records_per_shard: int = 64
+  window: int = 0
 
   def __post_init__(self):
     object.__setattr__(self, "prompt_buckets", tuple(self.prompt_buckets))
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.name != "prompt_buckets" and value < 1:
+      least = 0 if field.name == "window" else 1
+      if field.name != "prompt_buckets" and value < least:
         raise ValueError(
-            f"generation.{field.name}: expected an integer >= 1, found "
+            f"generation.{field.name}: expected an integer >= {least}, found "
             f"{value!r}; raise it."
         )
     buckets = self.prompt_buckets
@@ -61,6 +64,10 @@ class GenerationSettings:
           "generation.prompt_buckets: expected ascending lengths in tokens, "
           f"found {buckets}; write for example (64, 128)."
       )
+
+  def cuts(self, sampling: sampler.SamplingSettings) -> bool:
+    """Whether the window can end before a response does."""
+    return 0 < self.window < sampling.max_new_tokens
 
   @property
   def shapes(self) -> engine_lib.Shapes:
@@ -153,6 +160,7 @@ def generate_round(
     round_number: int,
     seed: int,
     grader: rewards.Grader,
+    continued: Sequence[types.Rollout] = (),
     config: Mapping[str, Any] | None = None,
     baselines: bool = False,
     host: int = 0,
@@ -160,6 +168,9 @@ def generate_round(
     progress: bool = True,
 ) -> summary.RoundStats:
   """Generates, grades and writes what one host owes to a round.
+
+  With settings.window a round adds at most that many tokens to a response;
+  one that is cut so is to be given, as `continued`, to the next round.
 
   Killed at any moment and called again with the same arguments, it writes the
   shards that are missing, with the bytes that they would have had.
@@ -169,15 +180,17 @@ def generate_round(
     params: its parameters.
     tokenizer: decodes, and names the ids that end a response.
     prompts: of the round, with distinct ids.
-    counts: samples of each prompt.
+    counts: new samples of each prompt.
     sampling: temperature above 0.
-    settings: shapes of the engine and size of shards.
+    settings: window, shapes of the engine and size of shards.
     folder: of this host's shards.
     version: optimizer updates of the policy.
     lineage: versions compare only within one lineage.
     round_number: k, folded into every key.
     seed: root of the random streams.
     grader: gives rewards.
+    continued: unfinished records of the round before, in the order of
+      `windows.unfinished`; their prompts are among `prompts`, with count 0.
     config: what a reader may want to know, JSON values; a resume must give
       the same.
     baselines: also a greedy response of each prompt, in the role baseline.
@@ -193,9 +206,17 @@ def generate_round(
       damaged, or an argument does not fit; in one line, with the remedy.
   """
   wanted = records.Round(
-      tokenizer, prompts, sampling, grader, lineage, round_number, version, seed
+      tokenizer, prompts, sampling, grader, lineage, round_number, version,
+      seed, continued,
   )
-  plan = planning.plan(counts, settings.records_per_shard, baselines)
+  if baselines and settings.cuts(sampling):
+    raise ValueError(
+        "generation.window: expected 0 where greedy baselines are drawn, "
+        f"found {settings.window}; they are compared with whole responses."
+    )
+  plan = planning.plan(
+      counts, settings.records_per_shard, baselines, wanted.continued_places()
+  )
   own = plan[host::hosts]
   if not own or len(counts) != len(prompts):
     raise ValueError(
@@ -206,6 +227,7 @@ def generate_round(
   settled = {
       "seed": seed,
       "plan": planning.fingerprint(plan),
+      "continued": windows.fingerprint(continued),
       "host": f"{host} of {hosts}",
       "generation": dataclasses.asdict(settings),
       "runtime": f"jax {jax.__version__} on {jax.default_backend()}",
@@ -221,7 +243,8 @@ def generate_round(
         advance(sum(piece.records for piece in pieces))
         continue
       engine = engine or engine_lib.Engine(
-          policy, params, tokenizer.stop_ids, sampling, settings.shapes
+          policy, params, tokenizer.stop_ids, sampling, settings.shapes,
+          settings.window,
       )
       started, responses = time.monotonic(), {}
       for number, place, response in engine.run(wanted.requests(pieces)):

@@ -19,6 +19,7 @@ from jaxrl_llm.rollout import engine as engine_lib
 from jaxrl_llm.rollout import planning
 from jaxrl_llm.rollout import rewards
 from jaxrl_llm.rollout import sampler
+from jaxrl_llm.rollout import windows
 
 # Beside the grader's own parts, each record says whether an answer was found.
 PARSED = "parsed"
@@ -39,6 +40,7 @@ class Round:
     number: k.
     version: optimizer updates of the policy.
     seed: root of the random streams.
+    continued: unfinished records of the round before, of some of the prompts.
   """
 
   tokenizer: tokenizer_lib.Tokenizer
@@ -49,6 +51,7 @@ class Round:
   number: int
   version: int
   seed: int
+  continued: Sequence[types.Rollout] = ()
 
   def __post_init__(self):
     if not self.sampling.temperature:
@@ -81,6 +84,23 @@ class Round:
         reward_parts=tuple(sorted((*self.grader.part_names, PARSED))),
     )
 
+  def continued_places(self) -> list[tuple[int, int]]:
+    """Returns (index of the prompt, j) of each response that goes on.
+
+    Raises:
+      ValueError: it has ended, or its prompt is not one of the round.
+    """
+    index_of = {x.prompt_id: index for index, x in enumerate(self.prompts)}
+    for rollout in self.continued:
+      if not rollout.unfinished or rollout.prompt_id not in index_of:
+        raise ValueError(
+            f"record {rollout.record_id}: expected an unfinished response to "
+            f"one of {len(index_of)} prompts, found one that ended with "
+            f"{rollout.finish_reason!r}, of prompt {rollout.prompt_id}; "
+            "continue those of windows.unfinished, with their prompts."
+        )
+    return [(index_of[x.prompt_id], x.sample_index) for x in self.continued]
+
   def requests(
       self, pieces: Iterable[planning.Piece]
   ) -> list[engine_lib.Request]:
@@ -96,6 +116,13 @@ class Round:
           range(piece.first, piece.first + piece.count),
           self.sampling.temperature,
       )
+      if piece.continued is not None:
+        drawn = self.continued[piece.continued].response_tokens
+        asked = dataclasses.replace(
+            asked,
+            tokens=np.concatenate([asked.tokens, drawn]),
+            drawn=len(drawn),
+        )
       if piece.baseline:
         greedy = request(prompt, "baseline", self.seed, self.number, [0], 0.0)
         asked = engine_lib.Request(
@@ -130,24 +157,35 @@ class Round:
       pieces: of the shard.
       responses: by index of the piece and of the response within it.
     """
-    places = [
-        (self.prompts[piece.prompt], sample_index, responses[number, place])
+    drawn = [
+        self._rollout(piece, sample_index, responses[number, place])
         for number, piece in enumerate(pieces)
         for place, sample_index in enumerate(piece.sample_indices)
     ]
-    texts = [text_of(self.tokenizer, x.tokens) for _, _, x in places]
-    graded = self.grader.grade(
-        [(text, prompt) for text, (prompt, _, _) in zip(texts, places)]
+    prompts = {prompt.prompt_id: prompt for prompt in self.prompts}
+    ended = [rollout for rollout in drawn if not rollout.unfinished]
+    rewards_of = dict(
+        zip(
+            [rollout.record_id for rollout in ended],
+            self.grader.grade(
+                [(x.response_text, prompts[x.prompt_id]) for x in ended]
+            ),
+            strict=True,
+        )
     )
-    return [
-        self._rollout(*place, text, reward)
-        for place, text, reward in zip(places, texts, graded, strict=True)
-    ]
+    return [_graded(x, rewards_of.get(x.record_id)) for x in drawn]
 
-  def _rollout(self, prompt, sample_index, response, text, reward):
-    """Makes one record."""
+  def _rollout(self, piece, sample_index, response):
+    """Makes one record, not graded yet."""
+    prompt = self.prompts[piece.prompt]
     baseline = sample_index == planning.BASELINE
-    length = len(response.tokens)
+    versions = np.full(len(response.tokens), self.version, np.int32)
+    window_start = 0
+    if piece.continued is not None:
+      earlier = self.continued[piece.continued]
+      window_start = len(earlier.response_tokens)
+      versions = np.concatenate([earlier.policy_versions, versions])
+      response = windows.joined(earlier, response)
     key = (self.lineage, self.number, prompt.prompt_id)
     return types.Rollout(
         record_id=fingerprints.of_record(*key, sample_index),
@@ -157,23 +195,36 @@ class Round:
         round=self.number,
         prompt_tokens=np.asarray(prompt.tokens, np.int32),
         response_tokens=response.tokens,
-        response_mask=np.ones(length, bool),
+        response_mask=np.ones(len(response.tokens), bool),
         behavior_logprobs=response.logprobs,
         log_kept_mass=response.log_kept_mass,
-        policy_versions=np.full(length, self.version, np.int32),
+        policy_versions=versions,
         lineage=self.lineage,
-        window_start=0,
+        window_start=window_start,
         topk_ids=response.topk_ids,
         topk_logprobs=response.topk_logprobs,
         finish_reason=response.finish_reason,
         role="baseline" if baseline else "train",
         temperature=0.0 if baseline else self.sampling.temperature,
-        reward=np.nan if reward.failed else reward.total,
-        reward_parts={**reward.parts, PARSED: float(reward.parsed)},
+        reward=0.0,
+        reward_parts=dict.fromkeys((*self.grader.part_names, PARSED), np.nan),
         reference_answer=prompt.answer,
         prompt_text=prompt.text,
-        response_text=text,
+        response_text=text_of(self.tokenizer, response.tokens),
     )
+
+
+def _graded(
+    rollout: types.Rollout, reward: rewards.Reward | None
+) -> types.Rollout:
+  """Adds a reward to a record; None where it has not ended."""
+  if reward is None:
+    return rollout
+  return dataclasses.replace(
+      rollout,
+      reward=np.nan if reward.failed else reward.total,
+      reward_parts={**reward.parts, PARSED: float(reward.parsed)},
+  )
 
 
 def request(

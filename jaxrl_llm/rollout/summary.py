@@ -13,6 +13,8 @@ from jaxrl_llm import types
 class RoundStats:
   """Means over the trained records of a round (baselines left out).
 
+  An unfinished response has no reward; it enters none of their numbers.
+
   Attributes:
     records: all of them, baselines too.
     prompts: distinct ones.
@@ -20,14 +22,16 @@ class RoundStats:
     reward_parts: means of the parts that are numbers.
     mixed: share of groups whose rewards differ: those that teach.
     finished: share of responses that end with a stop id.
+    reasons: number of responses by finish reason, "window" being unfinished.
+    continued: responses that an earlier round began.
     failed: records whose verifier failed; their reward is NaN.
-    length: mean response tokens.
+    length: mean response tokens, those of earlier rounds included.
     longest: most response tokens.
     kept_mass: mean probability mass that truncated sampling kept, per token.
     logprob: mean behaviour log-prob per token, nats.
     generated: records made by this call; the others were there already.
     seconds: that took, compilation included.
-    tokens_per_second: response tokens made per second of that.
+    tokens_per_second: new response tokens made per second of that.
   """
 
   records: int
@@ -36,6 +40,8 @@ class RoundStats:
   reward_parts: Mapping[str, float]
   mixed: float
   finished: float
+  reasons: Mapping[str, int]
+  continued: int
   failed: int
   length: float
   longest: int
@@ -47,10 +53,13 @@ class RoundStats:
 
   def __str__(self) -> str:
     parts = "".join(f", {k} {v:.3f}" for k, v in self.reward_parts.items())
+    reasons = ", ".join(f"{k} {v}" for k, v in self.reasons.items())
+    continued = f"; continued {self.continued}" if self.continued else ""
     line = (
         f"{self.records} responses to {self.prompts} prompts: reward "
         f"{self.reward:.3f}{parts}; mixed groups {self.mixed:.0%}; finished "
-        f"{self.finished:.0%}; verifier failed {self.failed}; tokens "
+        f"{self.finished:.0%} ({reasons}){continued}; verifier failed "
+        f"{self.failed}; tokens "
         f"{self.length:.1f} (longest {self.longest}); kept mass "
         f"{self.kept_mass:.4f}"
     )
@@ -70,6 +79,7 @@ class Tally:
     self._parts: dict[str, list[float]] = {}
     self._groups: dict[int, set[float]] = {}
     self._prompts: set[int] = set()
+    self._reasons: collections.Counter[str] = collections.Counter()
     self._longest = 0
 
   def add(
@@ -81,7 +91,9 @@ class Tally:
     if seconds is not None:
       sums["generated"] += len(rollouts)
       sums["seconds"] += seconds
-      sums["new_tokens"] += sum(len(x.response_tokens) for x in rollouts)
+      sums["new_tokens"] += sum(
+          len(x.response_tokens) - x.window_start for x in rollouts
+      )
     for rollout in rollouts:
       if rollout.role == "train":
         self._add_trained(rollout)
@@ -91,11 +103,12 @@ class Tally:
     length = len(rollout.response_tokens)
     self._prompts.add(rollout.prompt_id)
     self._longest = max(self._longest, length)
+    self._reasons[rollout.finish_reason] += 1
     masses = np.exp(rollout.log_kept_mass.astype(np.float64))
     self._sums.update(
         trained=1,
         tokens=length,
-        finished=int(rollout.finish_reason == "stop"),
+        continued=int(rollout.window_start > 0),
         kept_mass=float(masses.sum()),
         logprob=float(rollout.behavior_logprobs.sum(dtype=np.float64)),
     )
@@ -104,7 +117,7 @@ class Tally:
       if not np.isnan(value):
         part[0] += value
         part[1] += 1
-    if not np.isnan(rollout.reward):
+    if not (rollout.unfinished or np.isnan(rollout.reward)):
       self._sums.update(graded=1, reward=rollout.reward)
       group = self._groups.setdefault(rollout.group_id, set())
       group.add(np.float32(rollout.reward))
@@ -122,8 +135,14 @@ class Tally:
             name: _ratio(*self._parts[name]) for name in sorted(self._parts)
         },
         mixed=_ratio(mixed, len(self._groups)),
-        finished=_ratio(sums["finished"], trained),
-        failed=trained - sums["graded"],
+        finished=_ratio(self._reasons["stop"], trained),
+        reasons={
+            reason: self._reasons[reason]
+            for reason in types.FINISH_REASONS
+            if self._reasons[reason]
+        },
+        continued=sums["continued"],
+        failed=trained - self._reasons["window"] - sums["graded"],
         length=_ratio(tokens, trained),
         longest=self._longest,
         kept_mass=_ratio(sums["kept_mass"], tokens),

@@ -38,7 +38,9 @@ def digests(folder):
 
 
 def shapes(pieces):
-  return [[dataclasses.astuple(piece) for piece in shard] for shard in pieces]
+  return [
+      [dataclasses.astuple(piece)[:4] for piece in shard] for shard in pieces
+  ]
 
 
 def test_plan_keeps_groups_whole_and_splits_only_large_ones():
