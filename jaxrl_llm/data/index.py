@@ -20,9 +20,11 @@ _DTYPES = {
     "response_lengths": np.int32,
     "trained_tokens": np.int32,
     "oldest_versions": np.int32,
+    "window_starts": np.int32,
     "rewards": np.float32,
     "baseline_mask": np.bool_,
     "error_mask": np.bool_,
+    "unfinished_mask": np.bool_,
 }
 
 
@@ -41,9 +43,12 @@ class Index:
     trained_tokens: int32, response tokens that are not masked.
     oldest_versions: int32, least policy version over the trained tokens (over
       all response tokens where none is trained).
-    rewards: float32, NaN where the verifier failed.
+    window_starts: int32, response tokens of earlier rounds.
+    rewards: float32, NaN where the verifier failed; that of an unfinished
+      record is 0 and means nothing.
     baseline_mask: bool, records of role "baseline".
     error_mask: bool, records that finished with "error".
+    unfinished_mask: bool, records that go on in the next round.
     lineage_names: of the folders, sorted, each once.
   """
 
@@ -56,9 +61,11 @@ class Index:
   response_lengths: np.ndarray
   trained_tokens: np.ndarray
   oldest_versions: np.ndarray
+  window_starts: np.ndarray
   rewards: np.ndarray
   baseline_mask: np.ndarray
   error_mask: np.ndarray
+  unfinished_mask: np.ndarray
   lineage_names: tuple[str, ...]
 
   @classmethod
@@ -92,6 +99,11 @@ class Index:
   def __len__(self) -> int:
     return len(self.record_ids)
 
+  @property
+  def scored_mask(self) -> np.ndarray:
+    """bool, records whose reward is a verdict."""
+    return np.isfinite(self.rewards) & ~self.unfinished_mask
+
   def group_sizes(self, positions: np.ndarray) -> np.ndarray:
     """Returns, for each position, how many positions share its group."""
     _, group, sizes = np.unique(
@@ -116,9 +128,11 @@ def _row(rollout: types.Rollout) -> dict[str, float]:
       "response_lengths": response_length,
       "trained_tokens": trained.sum(),
       "oldest_versions": oldest,
+      "window_starts": rollout.window_start,
       "rewards": rollout.reward,
       "baseline_mask": rollout.role == "baseline",
       "error_mask": rollout.finish_reason == "error",
+      "unfinished_mask": rollout.unfinished,
   }
 
 

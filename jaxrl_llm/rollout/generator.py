@@ -228,7 +228,8 @@ def generate_round(
       "seed": seed,
       "plan": planning.fingerprint(plan),
       "continued": windows.fingerprint(continued),
-      "host": f"{host} of {hosts}",
+      "host": host,
+      "hosts": hosts,
       "generation": dataclasses.asdict(settings),
       "runtime": f"jax {jax.__version__} on {jax.default_backend()}",
   }

@@ -27,7 +27,7 @@ def write(
   """Writes one object per group of the round, dropped groups included.
 
   Of each group: group_id, prompt_id; samples (baselines left out), scored
-  (finite reward), correct (reward part `correct` above 0, or, where rewards
+  (that have a verdict), correct (reward part `correct` above 0, or, where rewards
   have no such part, a positive reward), mean_reward over the scored (null
   without), trained (records that entered training), mean_abs_advantage over
   those (0 without), mean_gradient (see `_gradient`) over the correct (0
@@ -85,7 +85,7 @@ def _group(
   """Returns what is said of one group."""
   index = round_.index
   rewards = index.rewards[members]
-  scored = np.isfinite(rewards)
+  scored = index.scored_mask[members]
   correct = [
       rollout
       for member in members

@@ -49,8 +49,9 @@ def build(
     rollouts: N records.
     terms: prepared terms by name, an entry per record.
   """
+  rewards = [rollout.reward for rollout in rollouts if not rollout.unfinished]
   known = {
-      "reward": float(np.mean([rollout.reward for rollout in rollouts])),
+      "reward": float(np.mean(rewards)) if rewards else np.nan,
       "response_length": float(
           np.mean([rollout.response_tokens.size for rollout in rollouts])
       ),

@@ -45,19 +45,27 @@ class Round:
 def numbers(work: Round, number: int) -> dict[str, float]:
   """Returns what the metrics say of a round: rewards, and drops by reason.
 
-  `reward` is over all scored records, dropped ones included.
+  `reward` is over all scored records, dropped ones included; NaN of none.
   """
   index = work.index
   sampled = ~index.baseline_mask
-  scored = sampled & np.isfinite(index.rewards)
+  scored = sampled & index.scored_mask
+  reward = index.rewards[scored].mean() if scored.any() else np.nan
   values = {
       "round": number,
-      "reward": float(index.rewards[scored].mean()),
+      "reward": float(reward),
       "reward_failed": int(np.sum(sampled & np.isnan(index.rewards))),
+      "unfinished": int(np.sum(index.unfinished_mask)),
+      "continued": int(np.sum(index.window_starts > 0)),
   }
   for reason, count in work.selection.drops.items():
     values[f"dropped/{reason}"] = count
   return values
+
+
+def accepts_unfinished(spec: objective.Spec) -> bool:
+  """Whether the objective trains on responses without a reward."""
+  return getattr(objective.requirements(spec), "bootstraps", False)
 
 
 def batch_numbers(
@@ -124,6 +132,7 @@ def open_round(
   index = indices.Index.build(opened)
   _refuse_missing_topk(opened, spec)
   _refuse_groups_of_one(index, spec)
+  _refuse_unfinished(index, spec)
   compares = objective.requirements(spec).group_baseline
   selection = plan.select(
       index,
@@ -241,6 +250,17 @@ def _refuse_groups_of_one(index: indices.Index, spec: objective.Spec) -> None:
         f" (prompt {index.prompt_ids[alone[0]]}), and {spec.name} compares"
         " samples within a group; generate at least 2, or set"
         " objective.advantage=reward."
+    )
+
+
+def _refuse_unfinished(index: indices.Index, spec: objective.Spec) -> None:
+  """Refuses responses without a reward, where the objective needs one."""
+  count = int(np.sum(index.unfinished_mask))
+  if count and not accepts_unfinished(spec):
+    raise ValueError(
+        f"objective.name: {count} of {len(index)} responses are unfinished"
+        f" (generation.window) and have no reward, which {spec.name} needs;"
+        " choose an objective whose critic stands in for it."
     )
 
 

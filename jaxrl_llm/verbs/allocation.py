@@ -14,6 +14,7 @@ import pathlib
 import jax
 import numpy as np
 
+from jaxrl_llm import types
 from jaxrl_llm.allocation import interface
 from jaxrl_llm.data import atomic
 from jaxrl_llm.data import prompts as prompts_lib
@@ -22,6 +23,7 @@ from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import rounds
+from jaxrl_llm.verbs import windows
 
 TrainState = state_lib.TrainState
 
@@ -31,12 +33,14 @@ class Plan:
   """What a round generates; nothing where the allocator leaves it out.
 
   Attributes:
-    prompts: that are posed, in order.
-    counts: responses of each, above 0.
+    prompts: those with responses that go on, then those that are posed.
+    counts: new responses of each, 0 for the former.
+    continued: unfinished responses of the round before.
   """
 
   prompts: Sequence[prompts_lib.Prompt]
   counts: Sequence[int]
+  continued: Sequence[types.Rollout] = ()
 
 
 def informed(
@@ -70,15 +74,23 @@ def informed(
 def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
   """Reads the plan of the coming round, or makes and writes it.
 
+  Unfinished responses of the round before take part first. They count as
+  responses of the budget, and their prompts wait until all have ended.
+
   Args:
     job: of the run.
     state: of `informed`.
-    workdir: holds allocation/.
+    workdir: holds allocation/, and rollouts/ of the round before.
+
+  Raises:
+    ValueError: the shards of that round are missing where responses go on, or
+      the plan was made for others.
   """
   number = state.position.round
   path = folders.round_plan(workdir, number)
+  continued = windows.unfinished(job.config, workdir, number)
   if path.is_file():
-    return _read(path, job)
+    return _read(path, job, continued)
   allocator = parts.allocator(job.config)
   budget = parts.budget(job.config)
   pool = _pool(job)
@@ -87,10 +99,18 @@ def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
       job.train_prompts, number, budget.prompts, job.config.seed
   )
   order = [place[prompt.prompt_id] for prompt in turn]
-  memory = _memory(job, allocator, state)
-  counts = allocator.propose(memory, budget, np.array(order))
-  posed = [index for index in order if counts[index]]
-  made = Plan([pool[k] for k in posed], [int(counts[k]) for k in posed])
+  going_on = dict.fromkeys(place[x.prompt_id] for x in continued)
+  if continued:  # The allocation is uniform, see windows.check.
+    free = np.array([k for k in order if k not in going_on], np.int64)
+    left = budget.responses - len(continued)
+    counts = interface.fill(free, budget.samples, left, len(pool))
+  else:
+    memory = _memory(job, allocator, state)
+    counts = allocator.propose(memory, budget, np.array(order))
+  chosen = [*going_on, *(k for k in order if counts[k])]
+  made = Plan(
+      [pool[k] for k in chosen], [int(counts[k]) for k in chosen], continued
+  )
   if jax.process_index() == 0:
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_json(
@@ -99,6 +119,7 @@ def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
             "round": number,
             "prompt_ids": [prompt.prompt_id for prompt in made.prompts],
             "counts": made.counts,
+            "continued": [rollout.record_id for rollout in continued],
         },
     )
   return made
@@ -160,7 +181,9 @@ def _memory(
   )
 
 
-def _read(path: pathlib.Path, job: parts.Job) -> Plan:
+def _read(
+    path: pathlib.Path, job: parts.Job, continued: Sequence[types.Rollout]
+) -> Plan:
   """Reads a plan that was written before."""
   content = json.loads(path.read_text(encoding="utf-8"))
   known = {prompt.prompt_id: prompt for prompt in job.train_prompts}
@@ -170,7 +193,14 @@ def _read(path: pathlib.Path, job: parts.Job) -> Plan:
         f"{path}: expected training prompts, found {len(missing)} others; give"
         " the run the prompts that it began with, or another --workdir."
     )
+  if content["continued"] != [rollout.record_id for rollout in continued]:
+    raise ValueError(
+        f"{path}: expected {len(content['continued'])} unfinished responses"
+        f" that go on, found {len(continued)} others in the round before;"
+        " restore its shards, or begin another --workdir."
+    )
   return Plan(
       [known[prompt_id] for prompt_id in content["prompt_ids"]],
       content["counts"],
+      continued,
   )

@@ -20,6 +20,7 @@ from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import train
+from jaxrl_llm.verbs import windows
 
 # What a shard's bytes depend on; it must not change within a workdir.
 RECORDED = (
@@ -43,6 +44,7 @@ def main(
 
 def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   """Does what `main` says, as the only writer."""
+  windows.check(config)
   job = parts.job(config)
   record.agree(config, RECORDED, workdir)
   state = train.start(config, job.model, workdir)
@@ -85,6 +87,7 @@ def round_of(
       round_number=number,
       seed=job.config.seed,
       grader=job.grader,
+      continued=plan.continued,
       config=record.select(job.config, ("model", "prompts", "reward")),
       baselines=needs.greedy_baseline,
       host=jax.process_index(),

@@ -33,6 +33,7 @@ from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import picture
 from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import train
+from jaxrl_llm.verbs import windows
 
 SECTIONS = (
     "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
@@ -104,6 +105,7 @@ def _advance(
       _, folder = evaluate.of(job, state.params, state.updates, workdir)
       progress = _note(workdir, progress, title, folder, done)
     if done >= config.run.rounds:
+      windows.say_left(config, workdir, done)
       return progress
     state = _round(job, state, workdir)
 
@@ -117,6 +119,7 @@ def _check_training(config: ml_collections.ConfigDict) -> None:
   trainer_lib.check_rows(
       parts.train_settings(config), sharding.make_mesh(config.mesh)
   )
+  windows.check(config)
   spec = parts.spec(config)
   bandit.check(parts.train_settings(config), spec)
   needs = objective.requirements(spec)

@@ -27,6 +27,7 @@ from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import settings
+from jaxrl_llm.verbs import windows
 
 SECTIONS = (
     "seed", "mesh", "model", "allocation", "objective", "curation", "train",
@@ -47,6 +48,8 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   parts.spec(config)  # What is wrong here shows before the model is read.
   parts.curation(config)
   parts.train_settings(config)
+  if not config.train.rollouts:
+    windows.check(config)
   chosen = rounds(folders.rollouts(config.train.rollouts, workdir), config)
   record.compare(config, SECTIONS, workdir)
   model = parts.model(config, parts.tokenizer(config))
