@@ -259,6 +259,22 @@ def test_a_window_ends_with_the_response(params):
       assert found[number, 0].finish_reason == ("stop" if stopped else cut)
 
 
+def test_nothing_is_decoded_beyond_a_window(params, monkeypatch):
+  real, steps = engine.slots_lib.decode, []
+
+  def decode(*arguments):
+    state, taken, draws = real(*arguments)
+    steps.append(int(taken))
+    return state, taken, draws
+
+  monkeypatch.setattr(engine.slots_lib, "decode", decode)
+  shapes = dataclasses.replace(SHAPES, steps_per_call=8)
+  made = engine.Engine(POLICY, params, STOP_IDS, PLAIN, shapes, window=3)
+  assert len(list(made.run(requests(samples=1)))) == len(LENGTHS)
+  # The first token is drawn where a slot is filled.
+  assert steps == [2]
+
+
 @pytest.mark.parametrize("window", (10, 11))
 def test_a_window_as_long_as_a_response_is_none(params, window):
   wanted = requests()

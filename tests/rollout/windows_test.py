@@ -11,6 +11,7 @@ import pytest
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import shards as shards_lib
 from jaxrl_llm.data import verify
+from jaxrl_llm.rollout import generator
 from jaxrl_llm.rollout import planning
 from jaxrl_llm.rollout import rewards
 from jaxrl_llm.rollout import sampler
@@ -241,6 +242,23 @@ def test_one_window_for_all_is_no_window(tmp_path):
     assert generate(folder, window).reasons == stats.reasons
     for path in sorted(whole.glob("*.array_record*")):
       assert (folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_evaluation_knows_no_window():
+  answers = [
+      generator.sample(
+          tiny_round.POLICY, tiny_round.params(), tiny_round.TOKENIZER,
+          PROMPTS[:1], 2, tiny_round.SAMPLING,
+          dataclasses.replace(tiny_round.SETTINGS, window=window), seed=0,
+          progress=False,
+      )
+      for window in (0, 2)
+  ]
+  whole, windowed = ([x.response for x in found[0]] for found in answers)
+  assert [len(x.tokens) for x in whole] == [LIMIT] * 2
+  assert [x.tokens.tolist() for x in windowed] == [
+      x.tokens.tolist() for x in whole
+  ]
 
 
 def test_windows_of_one_token(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from jaxrl_llm import __main__ as door
 from jaxrl_llm.data import shards
 from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import feedback
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import rounds
@@ -152,6 +153,9 @@ def test_metrics_count_them(whole):
     scored = [x.reward for x in found if not x.unfinished]
     assert batch["reward"] == (np.mean(scored) if scored else None)
     ended += len(scored)
+    groups = feedback.read(feedback.path_of(workdir, number))
+    assert sum(group["samples"] for group in groups) == BUDGET
+    assert sum(group["scored"] for group in groups) == len(scored)
     assert batch["records"] == BUDGET  # Unfinished ones are trained on.
   assert ended
 
