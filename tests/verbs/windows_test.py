@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from jaxrl_llm.training import feedback
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import rounds
+from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import generate
@@ -227,6 +229,32 @@ def test_other_responses_than_the_plan_was_made_for_are_refused(
   path.write_text(json.dumps(content | {"continued": content["continued"][1:]}))
   assert call("generate", workdir) == door.USER_ERROR
   assert "others in the round before" in capsys.readouterr().err
+
+
+def test_where_few_problems_are_free_a_round_is_smaller(whole, tmp_path):
+  workdir = tmp_path / "copy"
+  shutil.copytree(whole[0], workdir)
+  config, _ = flags.parse("run", [*SMALL, *ALONE])
+  going_on = [x for x in records(workdir, ROUNDS - 1) if x.unfinished]
+  busy = {x.prompt_id for x in going_on}
+  pool, _ = parts.prompts(config, parts.tokenizer(config))
+  free = [x for x in pool if x.prompt_id not in busy]
+  free = free[: BUDGET // SAMPLES - len(busy)]
+  assert 0 < len(free) * SAMPLES < BUDGET - len(going_on)
+  job = SimpleNamespace(
+      config=config,
+      train_prompts=free + [x for x in pool if x.prompt_id in busy],
+  )
+  position = SimpleNamespace(round=ROUNDS)
+  state = SimpleNamespace(position=position, allocation=None)
+  plan = allocation.plan(job, state, workdir)
+  assert len(plan.continued) == len(going_on)
+  posed = dict(zip([x.prompt_id for x in plan.prompts], plan.counts))
+  assert posed == dict.fromkeys(busy, 0) | {
+      x.prompt_id: SAMPLES for x in free
+  }
+  again = allocation.plan(job, state, workdir)  # From the file.
+  assert (again.prompts, again.counts) == (plan.prompts, plan.counts)
 
 
 def test_where_all_go_on_no_prompt_is_posed(tmp_path, bootstrapping):
