@@ -27,10 +27,10 @@ def write(
   """Writes one object per group of the round, dropped groups included.
 
   Of each group: group_id, prompt_id; samples (baselines left out), scored
-  (those with a verdict), correct (reward part `correct` above 0, or, where
-  rewards have no such part, a positive reward), mean_reward over the scored
-  (null without), trained (records that entered training), mean_abs_advantage
-  over those (0 without), mean_gradient (see `_gradient`) over the correct (0
+  (with a verdict), correct (reward part `correct` above 0, or, where rewards
+  have no such part, a positive reward), mean_reward over the scored (null
+  without), trained (records that entered training), mean_abs_advantage over
+  those (0 without), mean_gradient (see `_gradient`) over the correct (0
   without); with a curation, survivors (of the trained, those that it left).
 
   Args:
