@@ -59,7 +59,7 @@ def draw(metrics_file: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
       steps, values = series(records, kind, name)
       if steps:
         # A line through one point would show nothing.
-        shown = style if len(steps) > 1 else f"{style[0]}o"
+        shown = style if len(steps) > 1 else "o"
         axis.plot(steps, values, shown, label=label, markersize=4)
     axis.set_title(title, loc="left", fontsize=10)
     axis.set_yscale(scale)
