@@ -100,9 +100,9 @@ def get_config() -> ml_collections.ConfigDict:
 
   config.allocation = ml_collections.ConfigDict()
   # How a round shares out its prompts_per_round × samples_per_prompt
-  # responses: uniform, cero, knapsack, gvm, reinforce_ada, dapo or spo. Every
-  # other key is unset: the registry's value applies. Setting a key that the
-  # chosen method does not read is an error.
+  # responses: uniform, cero, knapsack, gvm, reinforce_ada, dapo, codapo or
+  # spo. Every other key is unset: the registry's value applies. Setting a key
+  # that the chosen method does not read is an error.
   config.allocation.name = "uniform"
   # Responses that are given together (cero, gvm).
   config.allocation.unit = placeholder(int)
@@ -155,6 +155,8 @@ def get_config() -> ml_collections.ConfigDict:
   config.allocation.oversampling = placeholder(float)
   # Prompts of a round per wanted prompt at most (dapo).
   config.allocation.max_batches = placeholder(int)
+  # Prompts of a round that the next one poses again (codapo).
+  config.allocation.top_k = placeholder(int)
   # Weight of a prompt that is solved always or never (spo).
   config.allocation.exploration = placeholder(float)
   # Token mean of |Δ log π| between two visits of a prompt, nats (spo).
@@ -205,7 +207,8 @@ def get_config() -> ml_collections.ConfigDict:
   # seq-mean-token-sum, seq-mean-token-sum-norm, token-sum.
   config.objective.aggregation = placeholder(str)
   # Advantage of a response: group_std, group_mean, leave_one_out, reward,
-  # whitened, group_whitened, greedy_baseline.
+  # whitened, group_whitened, greedy_baseline, or a critic's: gae,
+  # static_value.
   config.objective.advantage = placeholder(str)
   # K of the sis envelope: top ids of the anchor policy.
   config.objective.selection_topk = placeholder(int)
@@ -282,6 +285,21 @@ def get_config() -> ml_collections.ConfigDict:
   config.objective.taper_zero = placeholder(str)
   # Tokens by which seq-mean-token-sum-norm divides a response's sum.
   config.objective.horizon = placeholder(float)
+  # Λ of the advantages (gae).
+  config.objective.lambda_actor = placeholder(float)
+  # Α: λ of the advantages is 1 − 1/(α l), at least 0, for a response of l
+  # tokens; unset: lambda_actor.
+  config.objective.lambda_alpha = placeholder(float)
+  # Λ of the critic's targets; unset: lambda_actor, and 1 beside lambda_alpha.
+  config.objective.lambda_critic = placeholder(float)
+  # Advantages are whitened over the response tokens of a rollout batch.
+  config.objective.whitened = placeholder(bool)
+  # A value further than this from the one before the first update counts with
+  # the larger of its own and the clipped value's error; 0: none.
+  config.objective.value_clip = placeholder(float)
+  # Responses that the critic learns from: all, or finished (those that no
+  # later window continues, from their first token).
+  config.objective.value_targets = placeholder(str)
   # Degrees of freedom taken off in the group's std.
   config.objective.std_ddof = placeholder(int)
   # Added to the group's std, in units of reward.
@@ -326,6 +344,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.objective.kl_estimator = placeholder(str)
   # Weight of the entropy bonus, subtracted from the loss.
   config.objective.entropy_coefficient = placeholder(float)
+  # Weight of the mean NLL over the tokens of responses with a reward above 0
+  # (vapo).
+  config.objective.positive_coefficient = placeholder(float)
   # Response tokens at which the overlong penalty is −1; unset: none.
   config.objective.overlong_limit = placeholder(int)
   # Tokens before overlong_limit over which the penalty grows.
@@ -339,6 +360,24 @@ def get_config() -> ml_collections.ConfigDict:
   # Epochs on a rollout batch end before an update whose token mean of
   # |ratio − 1| exceeds this; unset: never.
   config.objective.stop_deviation = placeholder(float)
+
+  config.critic = ml_collections.ConfigDict()
+  # Read where objective.advantage is gae or static_value: what gives the
+  # values of tokens, network (one of its own; the default) or head (on the
+  # policy's hidden states). Either has its own optimizer; the value loss never
+  # moves the policy.
+  config.critic.kind = placeholder(str)
+  # Model that a network of its own starts from; unset: the start policy.
+  config.critic.path = placeholder(str)
+  # Step size; unset: twice train.learning_rate.
+  config.critic.learning_rate = placeholder(float)
+  # Updates of linear warm-up (0).
+  config.critic.warmup_updates = placeholder(int)
+  # Passes over a rollout batch, before the policy's own (1).
+  config.critic.epochs = placeholder(int)
+  # Rounds at the start that train the critic alone, with the policy as it is
+  # (0). A critic that is frozen afterwards (dvpo) needs at least one.
+  config.critic.pretrain_rounds = placeholder(int)
 
   config.curation = ml_collections.ConfigDict()
   # Which episodes of a rollout batch count, and how much: none, codapo,

@@ -48,12 +48,16 @@ class Outcomes:
     correct: int [M], those that were right.
     gradients: float [M], mean over the right responses of a norm of
       ∇ log π(response), up to a common factor; 0 without a right response.
+    confidence: float [M], exp of the mean over responses of their mean
+      log-prob per token under the behaviour policy, 0 where left out; None
+      where nobody reads it.
   """
 
   samples: np.ndarray
   scored: np.ndarray
   correct: np.ndarray
   gradients: np.ndarray
+  confidence: np.ndarray | None = None
 
   @classmethod
   def of(
@@ -62,20 +66,21 @@ class Outcomes:
     """Reads the groups of a feedback file.
 
     Args:
-      groups: objects with prompt_id, samples, scored, correct and
-        mean_gradient; those of other prompts are left out.
+      groups: objects with prompt_id, samples, scored, correct, mean_gradient
+        and confidence; those of other prompts are left out.
       prompt_ids: of the pool, in its order.
     """
     place = {prompt_id: number for number, prompt_id in enumerate(prompt_ids)}
     counts = np.zeros((3, len(place)), np.int64)
-    gradients = np.zeros(len(place))
+    gradients, confidence = np.zeros((2, len(place)))
     for group in groups:
       index = place.get(group["prompt_id"])
       if index is None:
         continue
       counts[:, index] = group["samples"], group["scored"], group["correct"]
       gradients[index] = group["mean_gradient"]
-    return cls(*counts, gradients)
+      confidence[index] = group["confidence"]
+    return cls(*counts, gradients, confidence)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_llm.allocation import cero
+from jaxrl_llm.allocation import codapo
 from jaxrl_llm.allocation import dapo
 from jaxrl_llm.allocation import gvm
 from jaxrl_llm.allocation import interface
@@ -57,6 +58,10 @@ _METHODS = (
     Method(
         "dapo", "DAPO: dynamic sampling, forecast from the last round",
         "2503.14476", dapo.Dapo(),
+    ),
+    Method(
+        "codapo", "CoDaPO: the most learnable questions again", "2606.07950",
+        codapo.Codapo(),
     ),
     Method(
         "spo", "Single-stream Policy Optimization: prompt sampling",

@@ -1,7 +1,7 @@
 """Questions weighted by confidence and difficulty (CoDaPO, arXiv 2606.07950).
 
 The second half of the paper, fresh rollouts of the most learnable questions,
-is the choice of prompts and so the generator's; it is no part of this step.
+is the choice of prompts: allocation.name=codapo.
 """
 
 from collections.abc import Sequence

@@ -28,6 +28,8 @@ class Episodes:
     mask: bool [N, T] response tokens, where token rewards matter; else None.
     token_rewards: float [N, T] on top of the scores, or None.
     greedy_rewards: float [N], reward of the prompt's greedy response, or None.
+    values: float [N, T] of the critic, or None.
+    unfinished: bool [N], responses that later windows continue, or None.
   """
 
   scores: Array
@@ -36,6 +38,8 @@ class Episodes:
   mask: Array | None = None
   token_rewards: Array | None = None
   greedy_rewards: Array | None = None
+  values: Array | None = None
+  unfinished: Array | None = None
 
   @property
   def valid(self) -> Array:
@@ -102,8 +106,23 @@ SINGLETON = dict(
 )
 
 
+class Advantage(parts.Part):
+  """Base of the parts that give advantages: what each asks for.
+
+  `critic` says which value the critic gives of a token: "state", V(s_t)
+  before it was drawn, or "action", Q(s_t, y_t) after; "" for no critic.
+  `finished_only` keeps unfinished responses from that critic.
+  """
+
+  group_baseline = False
+  greedy_baseline = False
+  per_token = False
+  critic = ""
+  finished_only = False
+
+
 @dataclasses.dataclass(frozen=True)
-class GroupStd(parts.Part):
+class GroupStd(Advantage):
   """GRPO: (R − mean) / (std + ε)."""
 
   std_ddof: int = parts.key(
@@ -116,8 +135,6 @@ class GroupStd(parts.Part):
   singleton: str = parts.key("zero", **SINGLETON)
 
   group_baseline = True
-  greedy_baseline = False
-  per_token = False
 
   def __call__(self, episodes: Episodes) -> Array:
     group = group_statistics(episodes)
@@ -140,14 +157,12 @@ class GroupStd(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupMean(parts.Part):
+class GroupMean(Advantage):
   """Dr.GRPO: R − mean."""
 
   singleton: str = parts.key("zero", **SINGLETON)
 
   group_baseline = True
-  greedy_baseline = False
-  per_token = False
 
   def __call__(self, episodes: Episodes) -> Array:
     group = group_statistics(episodes)
@@ -159,14 +174,12 @@ class GroupMean(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class LeaveOneOut(parts.Part):
+class LeaveOneOut(Advantage):
   """RLOO: R_i − mean of the others = (R_i − mean) G / (G − 1)."""
 
   singleton: str = parts.key("zero", **SINGLETON)
 
   group_baseline = True
-  greedy_baseline = False
-  per_token = False
 
   def __call__(self, episodes: Episodes) -> Array:
     group = group_statistics(episodes)
@@ -180,12 +193,8 @@ class LeaveOneOut(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reward(parts.Part):
+class Reward(Advantage):
   """A = R: no baseline."""
-
-  group_baseline = False
-  greedy_baseline = False
-  per_token = False
 
   def __call__(self, episodes: Episodes) -> Array:
     return episodes.totals()

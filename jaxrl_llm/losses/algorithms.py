@@ -11,11 +11,13 @@ from jaxrl_llm.losses import budgets
 from jaxrl_llm.losses import corrections
 from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import ratios
+from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.losses import surrogates
 from jaxrl_llm.losses import token_advantages
 from jaxrl_llm.losses import trust_regions
 from jaxrl_llm.losses import validation
+from jaxrl_llm.losses import value
 
 Spec = spec_lib.Spec
 
@@ -249,6 +251,41 @@ _ALGORITHMS = (
         stopping=spec_lib.Stopping(stop_deviation=0.25),
         aggregation=masked.TokenMean(),
         advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "vcppo",
+        "Value-Calibrated PPO",
+        "2503.01491",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        aggregation=masked.TokenMean(),
+        advantage=value.Gae(lambda_actor=0.95, lambda_critic=1.0),
+    ),
+    _algorithm(
+        "vapo",
+        "VAPO: Value-model-based Augmented PPO",
+        "2504.05118",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.28),
+        aggregation=masked.TokenMean(),
+        regularizers=regularizers.Regularizers(positive_coefficient=0.1),
+        advantage=value.Gae(lambda_alpha=0.05, lambda_critic=1.0),
+    ),
+    _algorithm(
+        "tppo",
+        "Truncated Proximal Policy Optimization",
+        "2506.15050",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        aggregation=masked.TokenMean(),
+        advantage=value.Gae(
+            lambda_actor=0.95, lambda_critic=1.0, value_targets="finished"
+        ),
+    ),
+    _algorithm(
+        "dvpo",
+        "Decoupled Value Policy Optimization: Pretrain Value, Not Reward",
+        "2502.16944",
+        trust_region=trust_regions.Clip(clip_low=0.2, clip_high=0.2),
+        aggregation=masked.TokenMean(),
+        advantage=value.StaticValue(),
     ),
     _algorithm(
         "bypass_reinforce",

@@ -144,6 +144,9 @@ def discounted_returns(
 ) -> Array:
   """Reward to go: G_t = rew_t + γ G_{t+1}, masked tokens deleted.
 
+  With td_t for rew_t and γλ for γ it is generalized advantage estimation
+  (arXiv 1506.02438, Eq 16).
+
   Args:
     rewards: float [T], token rewards; ignored where masked.
     mask: bool [T], True on response tokens.
@@ -165,6 +168,39 @@ def discounted_returns(
   zero = jnp.zeros((), rewards.dtype)
   tokens = (rewards, mask, ends)
   return jax.lax.scan(add_token, zero, tokens, reverse=True)[1]
+
+
+def next_values(
+    values: Array, after: Array, mask: Array, starts: Array
+) -> Array:
+  """V(s_{t+1}): the value at the sequence's next valid token.
+
+  Args:
+    values: float [T], V(s_t); ignored where masked.
+    after: float [T], what stands for the next value at the last valid token:
+      0 where the sequence ended, V(s_t) itself where it was cut (EGAE, arXiv
+      2506.15050).
+    mask: bool [T], True on response tokens.
+    starts: bool [T], True on the first token of each packed sequence.
+
+  Returns:
+    float [T]; undefined where masked.
+  """
+  _check(values, mask, starts)
+  chex.assert_equal_shape([values, after])
+
+  def add_token(carry, token):
+    later, seen = carry
+    value, beyond, valid, end = token
+    seen = seen & ~end
+    given = jnp.where(seen, later, beyond)
+    later = jnp.where(valid, value, later)
+    return (later, seen | valid), given
+
+  ends = jnp.concatenate([starts[1:], jnp.ones_like(starts[:1])])
+  first = (jnp.zeros((), values.dtype), jnp.zeros((), bool))
+  tokens = (values, after, mask, ends)
+  return jax.lax.scan(add_token, first, tokens, reverse=True)[1]
 
 
 # Sequential steps are cheap on a CPU; accelerators pay a launch for each.

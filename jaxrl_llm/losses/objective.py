@@ -20,6 +20,7 @@ from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.losses import tokens as tokens_lib
+from jaxrl_llm.losses import value
 
 Array = jax.Array
 Spec = spec_lib.Spec
@@ -41,6 +42,9 @@ class Requirements:
     key: a PRNG key, record ids and response positions in the terms.
     group_baseline: groups of one are refused.
     greedy_baseline: one greedy response per prompt.
+    critic: what a critic says of a token, "state" or "action" (see
+      advantages.Advantage); "" for no critic.
+    bootstraps: the critic stands in for the reward of unfinished responses.
     correction_named: staleness behind a proximal anchor was addressed.
     stop_deviation: see `should_stop`; None never stops.
   """
@@ -56,6 +60,8 @@ class Requirements:
   key: bool
   group_baseline: bool
   greedy_baseline: bool
+  critic: str
+  bootstraps: bool
   correction_named: bool
   stop_deviation: float | None
 
@@ -81,6 +87,8 @@ def requirements(spec: Spec) -> Requirements:
       key=spec.choice("selection") != "none",
       group_baseline=spec.advantage.group_baseline,
       greedy_baseline=spec.advantage.greedy_baseline,
+      critic=spec.advantage.critic,
+      bootstraps=spec.advantage.critic == "state",
       correction_named=behavior or spec.correction_named,
       stop_deviation=spec.stopping.stop_deviation,
   )
@@ -106,6 +114,8 @@ def advantages(
     mask: Array | None = None,
     token_rewards: Array | None = None,
     greedy_rewards: Array | None = None,
+    values: Array | None = None,
+    unfinished: Array | None = None,
 ) -> Array:
   """Advantages of the N sequences of a rollout batch.
 
@@ -117,21 +127,69 @@ def advantages(
     mask: bool [N, T] response tokens, where requirements.token_rewards.
     token_rewards: float [N, T] from `token_rewards`, or None.
     greedy_rewards: float [N], where requirements.greedy_baseline.
+    values: float [N, T], where requirements.critic.
+    unfinished: bool [N], responses without a reward yet, where
+      requirements.bootstraps.
 
   Returns:
     float [N], or [N, T] where requirements.token_rewards and the advantage
     depends on the token. 0 where the reward is not finite.
   """
-  scores = shape_rewards(spec, rewards, lengths)
-  episodes = advantages_lib.Episodes(
-      scores=scores,
-      groups=jnp.asarray(group_ids, jnp.int32),
-      lengths=jnp.asarray(lengths, scores.dtype),
+  return spec.advantage(
+      _episodes(
+          spec,
+          rewards,
+          lengths,
+          groups=jnp.asarray(group_ids, jnp.int32),
+          mask=mask,
+          token_rewards=token_rewards,
+          greedy_rewards=greedy_rewards,
+          values=values,
+          unfinished=unfinished,
+      )
+  )
+
+
+def value_targets(
+    spec: Spec,
+    rewards: Array,
+    lengths: Array,
+    *,
+    mask: Array,
+    values: Array,
+    token_rewards: Array | None = None,
+    unfinished: Array | None = None,
+) -> Array:
+  """What the critic learns, float [N, T]; arguments as in `advantages`."""
+  episodes = _episodes(
+      spec,
+      rewards,
+      lengths,
+      groups=jnp.zeros(len(lengths), jnp.int32),
       mask=mask,
       token_rewards=token_rewards,
-      greedy_rewards=greedy_rewards,
+      values=values,
+      unfinished=unfinished,
   )
-  return spec.advantage(episodes)
+  return spec.advantage.targets(episodes)
+
+
+def _episodes(spec, rewards, lengths, **fields) -> advantages_lib.Episodes:
+  scores = shape_rewards(spec, rewards, lengths)
+  lengths = jnp.asarray(lengths, scores.dtype)
+  return advantages_lib.Episodes(scores=scores, lengths=lengths, **fields)
+
+
+def value_weights(spec: Spec, terms: types.Terms) -> Array:
+  """Per-token weights of the value loss, over the whole mini-batch, [B, T]."""
+  return value.weights(spec.aggregation, terms)
+
+
+def value_loss(
+    spec: Spec, terms: types.Terms, weights: Array
+) -> types.LossOutput:
+  """The critic's loss on a micro-batch; see value.apply."""
+  return value.apply(spec.advantage, terms, weights)
 
 
 def shape_rewards(spec: Spec, rewards: Array, lengths: Array) -> Array:
@@ -167,8 +225,8 @@ def denominators(
       alone: what is left of a mini-batch stands for all of it.
 
   Returns:
-    Arrays [B, T] by term name: `policy`, and `kl`, `entropy` where the spec
-    has them; 0 where masked or rejected. Split with the rows.
+    Arrays [B, T] by term name: `policy`, and `kl`, `entropy`, `positive` where
+    the spec has them; 0 where masked or rejected. Split with the rows.
   """
   names = [
       name
@@ -194,7 +252,20 @@ def denominators(
     result[name] = spec.aggregation.weights(everything)
     if weigh_all and terms.weights is not None:
       result[name] *= masked.fill(terms.weights, terms.mask)
+  if spec.regularizers.positive_coefficient:
+    result["positive"] = _positive_weights(terms, everything, weigh_all)
   return jax.lax.stop_gradient(result)
+
+
+def _positive_weights(
+    terms: types.Terms, everything: masked.Layout, weigh_all: bool
+) -> Array:
+  """Mean over the tokens of responses with a reward above 0."""
+  rewarded = masked.restrict(everything, terms.rewards > 0)
+  weights = masked.TokenMean().weights(rewarded)
+  if weigh_all and terms.weights is not None:
+    weights *= masked.fill(terms.weights, terms.mask)
+  return weights
 
 
 def statistics(spec: Spec, terms: types.Terms) -> Any:
@@ -280,6 +351,10 @@ def apply(
     entropy = masked.fill(terms.entropy, terms.mask)
     bonus = jnp.sum(entropy * weights["entropy"])
     sums["entropy"] = -numbers.entropy_coefficient * bonus
+  if static.positive_coefficient:
+    live = masked.fill(terms.logprobs, terms.mask)
+    nll = -jnp.sum(live * weights["positive"])
+    sums["positive"] = numbers.positive_coefficient * nll
   resolved = tokens_lib.with_proximal(spec, terms)
   metrics |= diagnostics.of_policies(resolved, terms.mask)
   metrics |= diagnostics.of_losses(sums)

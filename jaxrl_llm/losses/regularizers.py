@@ -45,7 +45,7 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 @dataclasses.dataclass(frozen=True)
 class Regularizers(parts.Part):
-  """KL to the reference policy and entropy bonus, both in the loss."""
+  """KL to the reference policy, entropy bonus, NLL of what was rewarded."""
 
   kl_coefficient: float = parts.key(
       0.0, "weight of the KL to the reference in the loss", at_least=0.0
@@ -56,6 +56,12 @@ class Regularizers(parts.Part):
   )
   entropy_coefficient: float = parts.key(
       0.0, "weight of the entropy bonus, subtracted from the loss", at_least=0.0
+  )
+  positive_coefficient: float = parts.key(
+      0.0,
+      "weight of the mean NLL over the tokens of responses with a reward above"
+      " 0 (vapo)",
+      at_least=0.0,
   )
 
   def idle_keys(self) -> frozenset[str]:
@@ -75,4 +81,9 @@ class Regularizers(parts.Part):
       )
     if self.entropy_coefficient:
       lines.append(f"− {self.entropy_coefficient:g} × entropy of π in nats")
+    if self.positive_coefficient:
+      lines.append(
+          f"+ {self.positive_coefficient:g} × mean of −log π over the tokens of"
+          " responses with R > 0"
+      )
     return "; ".join(lines) or "none"

@@ -16,6 +16,7 @@ from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import surrogates
 from jaxrl_llm.losses import token_advantages
 from jaxrl_llm.losses import trust_regions
+from jaxrl_llm.losses import value
 
 ANCHORS = ("proximal", "behavior")
 PROXIMALS = ("recomputed", "loglinear")
@@ -33,7 +34,11 @@ TRUST_REGIONS = {
     "taper": trust_regions.Taper,
 }
 
-ADVANTAGES = advantages.ADVANTAGES | token_advantages.TOKEN_ADVANTAGES
+ADVANTAGES = (
+    advantages.ADVANTAGES
+    | token_advantages.TOKEN_ADVANTAGES
+    | value.CRITIC_ADVANTAGES
+)
 
 # Keys that choose a part, and the parts on offer.
 SLOTS = {

@@ -33,35 +33,50 @@ def whiten(values: Array, counts: Array) -> Array:
   return jnp.where((counts > 0) & (count > 1), whitened, 0.0)
 
 
-def returns(episodes: advantages.Episodes, discount: Array) -> Array:
-  """float [N, T]: discounted reward to go, the score at the last token."""
+def token_scores(episodes: advantages.Episodes) -> Array:
+  """float [N, T]: token rewards, and the score at the last token.
+
+  A response that is not finished has no score.
+  """
   mask = episodes.mask
   if mask is None:
     raise ValueError(
         "advantages: a discounted or token-rewarded return needs the response "
         "mask [N, T]; pass mask=."
     )
-  scores = jnp.where(episodes.valid, episodes.scores, 0.0)
+  scored = episodes.valid
+  if episodes.unfinished is not None:
+    scored &= ~episodes.unfinished
+  scores = jnp.where(scored, episodes.scores, 0.0)
   positions = jnp.cumsum(mask, axis=1)
   last = mask & (positions == positions[:, -1:])
   rewards = jnp.where(last, scores[:, None], 0.0)
   if episodes.token_rewards is not None:
     rewards += jnp.where(mask, episodes.token_rewards, 0.0)
-  starts = jnp.zeros_like(mask).at[:, 0].set(True)
+  return rewards
+
+
+def first_tokens(mask: Array) -> Array:
+  """bool [N, T]: the first token of each row, where its sequence starts."""
+  return jnp.zeros_like(mask).at[:, 0].set(True)
+
+
+def returns(episodes: advantages.Episodes, discount: Array) -> Array:
+  """float [N, T]: discounted reward to go, the score at the last token."""
+  rewards = token_scores(episodes)
   kernel = jax.vmap(kernels.discounted_returns, in_axes=(0, 0, 0, None))
-  return kernel(rewards, mask, starts, discount)
+  return kernel(
+      rewards, episodes.mask, first_tokens(episodes.mask), discount
+  )
 
 
 @dataclasses.dataclass(frozen=True)
-class Whitened(parts.Part):
+class Whitened(advantages.Advantage):
   """REINFORCE++: reward to go, whitened over all response tokens."""
 
   discount: float = parts.key(
       1.0, "γ per token of the reward to go", at_least=0.0, at_most=1.0
   )
-
-  group_baseline = False
-  greedy_baseline = False
 
   @property
   def per_token(self) -> bool:
@@ -83,14 +98,12 @@ class Whitened(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupWhitened(parts.Part):
+class GroupWhitened(advantages.Advantage):
   """REINFORCE++ with a group baseline: R − mean, whitened over tokens."""
 
   singleton: str = parts.key("zero", **advantages.SINGLETON)
 
   group_baseline = True
-  greedy_baseline = False
-  per_token = False
 
   def __call__(self, episodes: advantages.Episodes) -> Array:
     group = advantages.group_statistics(episodes)
@@ -110,7 +123,7 @@ class GroupWhitened(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class GreedyBaseline(parts.Part):
+class GreedyBaseline(advantages.Advantage):
   """ReMax: reward to go minus the reward of the prompt's greedy response."""
 
   difference_clip: float | None = parts.key(
@@ -120,9 +133,7 @@ class GreedyBaseline(parts.Part):
       above=0.0,
   )
 
-  group_baseline = False
   greedy_baseline = True
-  per_token = False
 
   def __call__(self, episodes: advantages.Episodes) -> Array:
     greedy = episodes.greedy_rewards

@@ -213,6 +213,40 @@ class Policy:
         result,
     )
 
+  def token_values(
+      self,
+      params: PyTree,
+      head: Mapping[str, Array],
+      tokens: Array,
+      segment_ids: Array,
+      parent_ids: Array,
+      positions: Array,
+  ) -> Array:
+    """A value of each token of packed rows: h_t · weight + bias, float32.
+
+    Entry t has read tokens[t]; h_t is the normed last hidden state, so the
+    value of the state before tokens[t] is entry t − 1 of its segment.
+
+    Args:
+      params: masters, or a compute_copy if no gradient of them is taken.
+      head: of `init_value_head`.
+      tokens: int32 [B, T].
+      segment_ids: as in `token_logprobs`.
+      parent_ids: as in `token_logprobs`.
+      positions: int32 [B, T], index within the sequence.
+    """
+    rounded = jax.lax.stop_gradient(self.compute_copy(params))
+    hidden, _ = self._hidden(
+        params, rounded, tokens, None,
+        self._packed(positions, segment_ids, parent_ids),
+        remat=self.remat == "layers",
+    )
+    return jnp.sum(hidden * head["weight"], axis=-1) + head["bias"]
+
+  def init_value_head(self) -> dict[str, Array]:
+    """A head for `token_values` that says 0 of everything, float32."""
+    return {"weight": jnp.zeros(self.config.width), "bias": jnp.zeros(())}
+
   def init_cache(self, slots: int, capacity: int) -> Cache:
     """Returns an empty cache of `slots` rows of `capacity` tokens."""
     return cache_lib.empty(self.config, self._dtype, slots, capacity)

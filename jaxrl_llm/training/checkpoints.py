@@ -3,7 +3,9 @@
 A folder holds the parameters, the optimizer, and as JSON the counters, the
 position in the plan, the lineage, the allocation state and the config. Orbax
 writes it under another name and renames it, so it is there as a whole or not
-at all; older ones are deleted only after that.
+at all; older ones are deleted only after that. A critic moves where the policy
+does not, so it has a folder of its own, `critic_N` after N updates of its own,
+that the JSON names.
 """
 
 from collections.abc import Mapping
@@ -97,33 +99,66 @@ def save(
       "config": config,
       "allocation": state.allocation,
   }
+  if state.critic is not None:
+    meta["critic"] = _save_critic(folder, state.critic).name
   meta = json.loads(json.dumps(meta))
   if state.updates in complete_steps(folder):
     if jax.process_index() == 0:
       _move_on(path / "meta" / _ITEMS["meta"], meta)
-    return path
+  else:
+    _write(
+        path,
+        params=ocp.args.StandardSave(state.params),
+        optimizer=ocp.args.StandardSave(state.opt_state),
+        meta=ocp.args.JsonSave(meta),
+    )
   if jax.process_index() == 0:
-    for leftover in folder.glob("step_*.orbax-checkpoint-tmp*"):
+    _delete_old(folder, kept)
+  return path
+
+
+def _save_critic(
+    folder: pathlib.Path, critic: state_lib.CriticState
+) -> pathlib.Path:
+  """Writes the critic's folder, unless it is there."""
+  path = folder / f"critic_{int(critic.counters.updates)}"
+  if not (path / "state" / _ITEMS["params"]).exists():
+    _write(path, state=ocp.args.StandardSave(critic))
+  return path
+
+
+def _write(path: pathlib.Path, **items) -> None:
+  """Writes a folder as a whole; what a killed writer left of it goes."""
+  if jax.process_index() == 0:
+    for leftover in path.parent.glob("*_*.orbax-checkpoint-tmp*"):
       shutil.rmtree(leftover)
     shutil.rmtree(path, ignore_errors=True)
-  arguments = ocp.args.Composite(
-      params=ocp.args.StandardSave(state.params),
-      optimizer=ocp.args.StandardSave(state.opt_state),
-      meta=ocp.args.JsonSave(meta),
-  )
   try:
     with _checkpointer() as checkpointer:
-      checkpointer.save(path, args=arguments)
+      checkpointer.save(path, args=ocp.args.Composite(**items))
   except ValueError as error:
     # How the library of the arrays' files words a full disk.
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
     reason = os.strerror(errno.ENOSPC)
     raise OSError(errno.ENOSPC, reason, str(path)) from error
-  if jax.process_index() == 0:
-    for old in list(complete_steps(folder).values())[:-kept]:
-      shutil.rmtree(old)
-  return path
+
+
+def _delete_old(folder: pathlib.Path, kept: int) -> None:
+  """Deletes all but the last checkpoints, and critics that none names."""
+  paths = list(complete_steps(folder).values())
+  for old in paths[:-kept]:
+    shutil.rmtree(old)
+  named = {_meta(path).get("critic") for path in paths[-kept:]}
+  for critic in folder.glob("critic_*"):
+    if critic.name not in named:
+      shutil.rmtree(critic)
+
+
+def _meta(path: pathlib.Path) -> dict[str, Any]:
+  """Reads the JSON of a complete checkpoint."""
+  file = path / "meta" / _ITEMS["meta"]
+  return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _move_on(path: pathlib.Path, meta: Mapping[str, Any]) -> None:
@@ -136,6 +171,7 @@ def restore(
     path: pathlib.Path | str,
     params_like: types.PyTree,
     optimizer: optax.GradientTransformation,
+    critic_like: state_lib.CriticState | None = None,
 ) -> Restored:
   """Reads a checkpoint back, onto the shardings of `params_like`.
 
@@ -144,6 +180,7 @@ def restore(
     params_like: arrays or ShapeDtypeStructs of the same tree; their shardings
       say where the restored arrays lie.
     optimizer: the one that the state was made with.
+    critic_like: shapes and shardings of the critic, of an objective with one.
 
   Raises:
     ValueError: the checkpoint cannot be read into this tree.
@@ -163,6 +200,12 @@ def restore(
       name: jnp.asarray(value, jnp.int32)
       for name, value in meta["counters"].items()
   }
+  critic = None
+  if critic_like is not None:
+    critic = _read(
+        path.parent / meta.get("critic", "critic"),
+        state=ocp.args.StandardRestore(critic_like),
+    ).state
   state = state_lib.TrainState(
       params=items.params,
       opt_state=items.optimizer,
@@ -170,6 +213,7 @@ def restore(
       position=state_lib.Position(**meta["position"]),
       lineage=meta["lineage"],
       allocation=meta["allocation"],
+      critic=critic,
   )
   return Restored(state, meta["config"])
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.curation import confidence
 from jaxrl_llm.data import atomic
+from jaxrl_llm.data import index as indices
 from jaxrl_llm.training import rounds
 
 
@@ -31,7 +33,8 @@ def write(
   have no such part, a positive reward), mean_reward over the scored (null
   without), trained (records that entered training), mean_abs_advantage over
   those (0 without), mean_gradient (see `_gradient`) over the correct (0
-  without); with a curation, survivors (of the trained, those that it left).
+  without), confidence (under the behaviour policy, see
+  curation.confidence; 0 where no response has a trained token); with a curation, survivors (of the trained, those that it left).
 
   Args:
     path: of the file; there whole or not at all.
@@ -103,6 +106,7 @@ def _group(
       "trained": len(used),
       "mean_abs_advantage": _mean(sizes),
       "mean_gradient": _mean(map(_gradient, correct)),
+      "confidence": _confidence([round_.records[n] for n in members]),
   }
 
 
@@ -121,6 +125,15 @@ def is_correct(rollout: types.Rollout) -> bool:
   if not np.isfinite(rollout.reward):
     return False
   return rollout.reward_parts.get("correct", rollout.reward) > 0
+
+
+def _confidence(rollouts: Sequence[types.Rollout]) -> float:
+  """Returns exp of the mean over responses of their mean log-prob."""
+  masks = [indices.trained_mask(rollout) for rollout in rollouts]
+  if not any(mask.any() for mask in masks):
+    return 0.0
+  logprobs = [r.behavior_logprobs + r.log_kept_mass for r in rollouts]
+  return confidence.confidence(logprobs, masks)
 
 
 def _gradient(rollout) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
+import math
 import pathlib
 from typing import Any
 
@@ -19,6 +20,7 @@ from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import agreement
 from jaxrl_llm.training import bandit
 from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import critic as critic_lib
 from jaxrl_llm.training import curate
 from jaxrl_llm.training import feedback
 from jaxrl_llm.training import journal as journal_lib
@@ -54,6 +56,7 @@ def train(
     curation: methods.Step | None = None,
     validation: Sequence[types.Rollout] = (),
     group_limit: int | None = None,
+    critic: critic_lib.Critic | None = None,
 ) -> TrainState:
   """Trains on one round's folders, from where the state stands, to its end.
 
@@ -77,6 +80,7 @@ def train(
     curation: step between reward and loss; None trains on every record.
     validation: records behind the validation gradient of influence.
     group_limit: records of a group to train on at most; None for no limit.
+    critic: of an objective that has one; its state is the state's.
 
   Returns:
     The state at the beginning of the next round, also saved.
@@ -102,6 +106,7 @@ def train(
       reference_params=reference_params,
       curation=curation,
       validation=validation,
+      critic=critic,
   )
   work = rounds.open_round(
       folders,
@@ -139,7 +144,9 @@ def _train_round(
 ) -> TrainState:
   """Runs the rollout batches of a round that are left."""
   number = state.position.round
-  total, done = _extent(work, trainer.settings, state.position)
+  total, done = 0, 0
+  if not _pretrains(trainer, number):
+    total, done = _extent(work, trainer.settings, state.position)
   with (
       contextlib.closing(
           metrics.MetricsWriter(workdir, state.steps, number)
@@ -161,13 +168,45 @@ def _train_round(
       prepared = prepare.obtain(trainer, state, work, workdir)
       if state.position.begins_batch:
         _report(trainer, state, work, prepared, journal)
-      state = _train_batch(trainer, state, work, prepared, journal, save)
+        state = _fit_critic(trainer, state, work, prepared, journal)
+      if not _pretrains(trainer, number):
+        state = _train_batch(trainer, state, work, prepared, journal, save)
       state = _at(state, state.position.next_batch(state.updates))
     journal.flush()
     _feed_back(trainer, work, workdir, state.position)
     state = _at(state, state.position.next_round(state.updates))
     save(state)
   return state
+
+
+def _pretrains(trainer: trainer_lib.Trainer, number: int) -> bool:
+  """Whether a round trains the critic alone."""
+  return trainer.critic is not None and trainer.critic.pretrains(number)
+
+
+def _fit_critic(
+    trainer: trainer_lib.Trainer,
+    state: TrainState,
+    work: rounds.Round,
+    prepared: stored.Prepared,
+    journal: journal_lib.Journal,
+) -> TrainState:
+  """Trains the critic on the rollout batch that begins, if it still learns."""
+  number = state.position.round
+  if trainer.critic is None or not trainer.critic.learns(number):
+    return state
+  moved, values = critic_lib.fit(
+      trainer.critic, state, work, prepared, trainer.seed
+  )
+  place = {"round": number, "batch": state.position.batch}
+  journal.write(state.steps + 1, "critic", place | values)
+  if _pretrains(trainer, number):
+    journal.bar.say([
+        f"round {number}: the critic learned alone"
+        f" (critic.pretrain_rounds={trainer.critic.settings.pretrain_rounds}),"
+        f" mean loss {values.get('critic/loss', math.nan):.4g}."
+    ])
+  return dataclasses.replace(state, critic=moved)
 
 
 def _train_batch(
@@ -301,9 +340,10 @@ def _report(
   values = rounds.batch_numbers(work, state.position, trainer.settings)
   values |= trainer.controls
   terms = prepared.of(work.index.record_ids[batch.positions])
+  rollouts = [work.records[int(n)] for n in batch.positions]
   if "proximal_logprobs" in terms:
     found = agreement.report(
-        [work.records[int(n)] for n in batch.positions],
+        rollouts,
         terms["proximal_logprobs"],
         stale=bool(work.stale_mask[batch.positions].any())
         or not state.position.begins_round,
@@ -312,10 +352,20 @@ def _report(
     values |= found.numbers()
     if state.position.begins_round:
       journal.bar.say(found.lines())
+  if "returns" in terms:
+    values["critic/explained_variance"] = critic_lib.explained_variance(
+        rollouts, terms["proximal_values"], _worth(trainer, rollouts, terms)
+    )
   if trainer.curation is not None:
-    rollouts = [work.records[int(n)] for n in batch.positions]
     values |= curate.numbers(trainer.curation, rollouts, terms)
   journal.write(state.steps + 1, "batch", values)
+
+
+def _worth(trainer, rollouts, terms) -> Sequence[np.ndarray]:
+  """Returns what a perfect critic says of each token, an [R] per record."""
+  if trainer.needs.critic == "state":
+    return terms["returns"]
+  return [np.full(r.response_tokens.size, r.reward) for r in rollouts]
 
 
 def _feed_back(

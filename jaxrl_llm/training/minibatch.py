@@ -8,10 +8,10 @@ import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.curation import episodes as episodes_lib
-from jaxrl_llm.data import packing
 from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import curate
+from jaxrl_llm.training import packed
 from jaxrl_llm.training import scoring
 from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
@@ -61,11 +61,11 @@ def build(
     left = curate.cut(rollouts, terms)
     if not left.rollouts:
       return Minibatch((), 0, known)
-    whole = _Rows.pack(trainer, rollouts)
+    whole = packed.Rows.pack(trainer.shape, rollouts)
     if curate.divides_by_original(trainer.curation):
       original = _original_weights(trainer, whole, terms)
     rollouts, terms = left.rollouts, left.terms
-  rows = _Rows.pack(trainer, rollouts)
+  rows = packed.Rows.pack(trainer.shape, rollouts)
   batch = rows.assemble(terms)
   if original is not None:
     weights = {
@@ -105,12 +105,7 @@ def split(
   batch = _with_topk(batch, trainer)
   if weights is None:
     weights = _denominators(trainer, batch, False)
-  rows = trainer.shape.rows
-
-  def cut(start: int):
-    return jax.tree.map(lambda a: a[start : start + rows], (batch, weights))
-
-  return [cut(m * rows) for m in range(count)]
+  return packed.cut((batch, weights), trainer.shape.rows, count)
 
 
 def accumulate(
@@ -186,45 +181,6 @@ def complete(
   return dataclasses.replace(batch, terms=terms)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-  """Records laid into rows, and the number of micro-batches they fill."""
-
-  trainer: trainer_lib.Trainer
-  rollouts: Sequence[types.Rollout]
-  rows: Sequence[Sequence[int]]
-
-  @classmethod
-  def pack(cls, trainer, rollouts):
-    rows = packing.pack_rollouts(rollouts, trainer.shape.tokens)
-    return cls(trainer, rollouts, rows)
-
-  @property
-  def count(self) -> int:
-    return -(-len(self.rows) // self.trainer.shape.rows)
-
-  @property
-  def tokens(self) -> int:
-    """Tokens that fill the rows; a shared prompt counts once."""
-    return sum(
-        len(segment.tokens)
-        for members in self.rows
-        for segment in packing.segments(self.rollouts, members)
-    )
-
-  def assemble(self, terms) -> types.Batch:
-    """Fills the arrays, for a power of two of micro-batches."""
-    shape = self.trainer.shape
-    padded = shape.rows * 2 ** (self.count - 1).bit_length()
-    return packing.assemble(
-        self.rollouts,
-        [*self.rows, *[[]] * (padded - len(self.rows))],
-        tokens_per_row=shape.tokens,
-        rows_per_microbatch=shape.rows,
-        prepared=terms,
-    )
-
-
 def _denominators(trainer, batch, weigh_all):
   """Returns per-token weights [B, T] by term, numpy."""
   whole = dataclasses.replace(batch.terms, controls=_controls(trainer))
@@ -233,7 +189,7 @@ def _denominators(trainer, batch, weigh_all):
 
 def _original_weights(
     trainer: trainer_lib.Trainer,
-    whole: _Rows,
+    whole: packed.Rows,
     terms: Mapping[str, Sequence[np.ndarray]],
 ) -> dict[str, list[np.ndarray]]:
   """Returns the per-token weights of records before they are pruned or cut.
@@ -257,7 +213,7 @@ def _original_weights(
   return found
 
 
-def _savings(whole: _Rows, left: _Rows, tokens: int) -> dict[str, float]:
+def _savings(whole: packed.Rows, left: packed.Rows, tokens: int) -> dict[str, float]:
   """Returns what curation left, and the tokens of rows that it saved."""
   return {
       "curation/survivors": len(left.rollouts),

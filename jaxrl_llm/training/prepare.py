@@ -54,6 +54,8 @@ def obtain(
   }
   if trainer.curation is not None:
     key["curation"] = repr(trainer.curation)
+  if trainer.critic is not None:
+    key["critic"] = repr(trainer.critic.settings)
   batch = work.batches[position.batch]
   if path.exists():
     prepared = stored.load(path, key)
@@ -69,7 +71,7 @@ def obtain(
         f"{path}: missing, and the weights that it was made with have moved"
         " on; restore it, or start in a new --workdir."
     )
-  prepared = compute(trainer, state.params, work, batch)
+  prepared = compute(trainer, state, work, batch)
   if trainer.curation is not None:
     prepared = curated(trainer, state, work, batch, prepared)
   if jax.process_index() == 0:
@@ -79,7 +81,7 @@ def obtain(
 
 def compute(
     trainer: trainer_lib.Trainer,
-    params: types.PyTree,
+    state: state_lib.TrainState,
     work: rounds.Round,
     batch: plan.RolloutBatch,
 ) -> stored.Prepared:
@@ -89,7 +91,7 @@ def compute(
 
   Args:
     trainer: of the run.
-    params: before the first update on the batch.
+    state: before the first update on the batch.
     work: the round.
     batch: of the round.
   """
@@ -102,13 +104,15 @@ def compute(
       or batch is work.batches[0]
       or (step is not None and step.reads_logprobs == "proximal")
   ):
-    terms |= _score(trainer, params, work, batch, needs.proximal_topk)
+    terms |= _score(trainer, state.params, work, batch, needs.proximal_topk)
   if needs.reference:
     scored = _score(trainer, trainer.reference_params, work, batch, 0)
     terms["reference_logprobs"] = scored["proximal_logprobs"]
+  if needs.critic:
+    terms |= _values(trainer, state, work, batch)
   flat = {name: np.concatenate(values) for name, values in terms.items()}
   if needs.token_rewards:
-    flat["advantages"] = _token_advantages(trainer, work, batch, terms)
+    flat |= _token_advantages(trainer, work, batch, terms)
   else:
     flat["advantages"] = _advantages(trainer, index, batch)
   return stored.Prepared(
@@ -205,40 +209,75 @@ def _advantages(trainer, index, batch) -> np.ndarray:
   return np.asarray(values, np.float32)[places]
 
 
-def _token_advantages(trainer, work, batch, terms) -> np.ndarray:
-  """Returns the records' float32 [R] one after another.
+def _values(trainer, state, work, batch) -> dict[str, list[np.ndarray]]:
+  """Returns what the critic says of every response token, [R] a record."""
+  steps = trainer.critic.steps
 
-  Token rewards exist for the scored records alone, so the groups' statistics
-  run over those.
+  def score(placed: types.Batch) -> dict[str, jax.Array]:
+    values = steps.values(state.critic.params, state.params, placed)
+    return {"proximal_values": values}
+
+  return scoring.over_records(
+      score,
+      work.records,
+      work.index,
+      batch.positions,
+      trainer.shape,
+      trainer.rows,
+  )
+
+
+def _token_advantages(trainer, work, batch, terms) -> dict[str, np.ndarray]:
+  """Returns the records' advantages, float32 [R] one after another.
+
+  With a critic also what it is to learn, `returns`. Token rewards and values
+  exist for the scored records alone, so the groups' statistics run over those.
   """
   index, positions = work.index, batch.positions
+  rollouts = [work.records[int(n)] for n in positions]
   groups = np.unique(index.group_ids[positions], return_inverse=True)[1]
-  mask = _padded(
-      [indices.trained_mask(work.records[int(n)]) for n in positions]
-  )
+  mask = _padded([indices.trained_mask(rollout) for rollout in rollouts])
   token_rewards = None
-  if "reference_logprobs" in terms:
+  if trainer.needs.reference and "proximal_logprobs" in terms:
     token_rewards = objective.token_rewards(
         trainer.spec,
         _padded(terms["proximal_logprobs"]),
         _padded(terms["reference_logprobs"]),
         mask,
     )
-  values = np.asarray(
-      trainer.steps.advantages(
-          jnp.asarray(index.rewards[positions]),
+  known = {"token_rewards": token_rewards}
+  if trainer.needs.critic:
+    known["values"] = _padded(terms["proximal_values"])
+    known["unfinished"] = jnp.array(
+        [rollout.finish_reason == "window" for rollout in rollouts]
+    )
+  rewards = jnp.asarray(index.rewards[positions])
+  whole = [rollout.response_mask for rollout in rollouts]
+  lengths = jnp.asarray([tokens.sum() for tokens in whole])
+  found = {
+      "advantages": trainer.steps.advantages(
+          rewards,
           jnp.asarray(groups, jnp.int32),
-          jnp.asarray(index.trained_tokens[positions]),
+          lengths,
           mask=mask,
-          token_rewards=token_rewards,
           greedy_rewards=_greedy_rewards(trainer, index, positions),
-      ),
-      np.float32,
-  )
+          **known,
+      )
+  }
+  if trainer.needs.critic:
+    found["returns"] = trainer.critic.steps.targets(
+        rewards, lengths, mask=_padded(whole), **known
+    )
+  sizes = index.response_lengths[positions]
+  return {name: _unpadded(found[name], sizes) for name in found}
+
+
+def _unpadded(values: jax.Array, sizes: np.ndarray) -> np.ndarray:
+  """float32: rows [N, T] cut to their sizes, one after another; or [N]."""
+  values = np.asarray(values, np.float32)
   if values.ndim == 1:
     return values
-  lengths = index.response_lengths[positions]
-  return np.concatenate([row[:n] for row, n in zip(values, lengths)])
+  return np.concatenate([row[:n] for row, n in zip(values, sizes)])
 
 
 def _greedy_rewards(

@@ -12,6 +12,7 @@ from jaxrl_llm.curation import influence
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import attribution
+from jaxrl_llm.training import critic as critic_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import prepare
 from jaxrl_llm.training import rounds
@@ -42,6 +43,7 @@ def score(
     seed: int,
     mesh: jax.sharding.Mesh | None = None,
     group_limit: int | None = None,
+    critic: critic_lib.Critic | None = None,
 ) -> Iterator[Scored]:
   """Scores every record that training would take, batch by batch.
 
@@ -57,6 +59,7 @@ def score(
     seed: of the run.
     mesh: devices; None takes one.
     group_limit: records of a group to train on at most; None for no limit.
+    critic: of an objective that has one; its state is the state's.
 
   Raises:
     ValueError: folders, settings, objective or validation do not fit.
@@ -74,6 +77,7 @@ def score(
       reference_params=None,
       curation=curation,
       validation=validation,
+      critic=critic,
   )
   work = rounds.open_round(
       folders,
@@ -91,7 +95,7 @@ def score(
   )
   for batch in work.batches:
     with jax.set_mesh(trainer.mesh):
-      prepared = prepare.compute(trainer, state.params, work, batch)
+      prepared = prepare.compute(trainer, state, work, batch)
       found = attribution.scores(trainer, state, work, batch, prepared)
     weights = influence.survivor_weights(found.episodes, curation.reweight)
     for position, value, weight in zip(

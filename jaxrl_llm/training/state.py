@@ -78,6 +78,23 @@ class Counters:
   bad_in_a_row: types.Array
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CriticState:
+  """A critic between two updates.
+
+  Attributes:
+    params: {"head": of Policy.init_value_head}, and "trunk", float32 masters,
+      where the critic is a network of its own.
+    opt_state: of its optimizer.
+    counters: of its own updates.
+  """
+
+  params: types.PyTree
+  opt_state: types.PyTree
+  counters: Counters
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainState:
   """The trainer between two updates.
@@ -90,6 +107,7 @@ class TrainState:
     lineage: versions of policies compare only within one lineage.
     allocation: JSON object, state of the rollout allocation after some of the
       rounds before this one; None before the first.
+    critic: of an objective that has one, or None.
   """
 
   params: types.PyTree
@@ -98,6 +116,7 @@ class TrainState:
   position: Position
   lineage: str
   allocation: Mapping[str, Any] | None = None
+  critic: CriticState | None = None
 
   @property
   def updates(self) -> int:
@@ -134,14 +153,18 @@ def create(
   shardings = jax.tree.map(
       lambda leaf: leaf.sharding, abstract_opt_state(optimizer, params)
   )
-  zero = lambda: jnp.zeros((), jnp.int32)
   return TrainState(
       params=params,
       opt_state=jax.jit(optimizer.init, out_shardings=shardings)(params),
-      counters=Counters(zero(), zero(), zero()),
+      counters=no_updates(),
       position=Position(),
       lineage=lineage,
   )
+
+
+def no_updates() -> Counters:
+  """Counters before the first update."""
+  return Counters(*(jnp.zeros((), jnp.int32) for _ in range(3)))
 
 
 def shardings(

@@ -168,20 +168,6 @@ def build(
   def add_sums(params, sums, batch):
     return jax.tree.map(jnp.add, sums, sums_of(params, batch))
 
-  def start(params, batch, weights, sums):
-    value, metrics = jax.eval_shape(loss, params, batch, weights, sums)
-    return Totals(_zeros(params), _zeros(value), _no_metrics(metrics))
-
-  def add(params, totals, batch, weights, sums):
-    return _add(loss, params, totals, batch, weights, sums)
-
-  def update(params, opt_state, counters, totals):
-    rate = optimizer_lib.schedule(settings)(counters.updates)
-    *moved, outcome = _update(
-        optimizer, params, opt_state, counters, totals
-    )
-    return *moved, outcome | {"learning_rate": jnp.asarray(rate)}
-
   return Steps(
       advantages=jax.jit(functools.partial(objective.advantages, spec)),
       score=jax.jit(score, static_argnums=2, out_shardings=everywhere),
@@ -190,25 +176,60 @@ def build(
       ),
       start_sums=jax.jit(start_sums, out_shardings=everywhere),
       add_sums=jax.jit(add_sums, donate_argnums=1, out_shardings=everywhere),
-      start=jax.jit(start, out_shardings=totals_at),
-      add=jax.jit(add, donate_argnums=1, out_shardings=totals_at),
+      start=jax.jit(
+          functools.partial(no_totals, loss), out_shardings=totals_at
+      ),
+      add=jax.jit(
+          functools.partial(add_totals, loss),
+          donate_argnums=1,
+          out_shardings=totals_at,
+      ),
       update=jax.jit(
-          update,
+          functools.partial(apply_totals, settings),
           donate_argnums=(0, 1, 2),
           out_shardings=(params_at, opt_at, everywhere, everywhere),
       ),
   )
 
 
-def _add(loss, params, totals, batch, weights, sums):
-  """Adds one micro-batch to the totals."""
+def no_totals(loss: Callable, params: PyTree, *inputs) -> Totals:
+  """Totals of nothing, for `add_totals` with the same arguments."""
+  value, metrics = jax.eval_shape(loss, params, *inputs)
+  return Totals(_zeros(params), _zeros(value), _no_metrics(metrics))
+
+
+def add_totals(
+    loss: Callable, params: PyTree, totals: Totals, *inputs
+) -> Totals:
+  """Adds one micro-batch.
+
+  Args:
+    loss: (params, *inputs) -> (share of the loss, metric sums).
+    params: the gradient is taken in these.
+    totals: so far.
+    *inputs: of the micro-batch.
+  """
   gradient = jax.value_and_grad(loss, has_aux=True)
-  (value, metrics), grads = gradient(params, batch, weights, sums)
+  (value, metrics), grads = gradient(params, *inputs)
   return Totals(
       jax.tree.map(jnp.add, totals.grads, grads),
       totals.loss + value,
       types.merge_metrics(totals.metrics, metrics),
   )
+
+
+def apply_totals(
+    settings: settings_lib.TrainSettings,
+    params: PyTree,
+    opt_state: PyTree,
+    counters: state_lib.Counters,
+    totals: Totals,
+) -> tuple[PyTree, PyTree, state_lib.Counters, dict[str, Array]]:
+  """Applies the optimizer of the settings once; see Steps.update."""
+  optimizer = optimizer_lib.build(settings)
+  rate = optimizer_lib.schedule(settings)(counters.updates)
+  *moved, outcome = _update(optimizer, params, opt_state, counters, totals)
+  return *moved, outcome | {"learning_rate": jnp.asarray(rate)}
 
 
 def _update(optimizer, params, opt_state, counters, totals):

@@ -11,8 +11,9 @@ from jaxrl_llm.curation import methods
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
-from jaxrl_llm.training import scoring
 from jaxrl_llm.training import bandit
+from jaxrl_llm.training import critic as critic_lib
+from jaxrl_llm.training import scoring
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import step
 
@@ -32,6 +33,7 @@ class Trainer:
     reference_params: of the reference policy, or None.
     curation: step between reward and loss, or None.
     validation: records behind the validation gradient of influence.
+    critic: of an objective that has one, or None.
   """
 
   policy: policy_lib.Policy
@@ -44,6 +46,7 @@ class Trainer:
   reference_params: types.PyTree | None
   curation: methods.Step | None = None
   validation: Sequence[types.Rollout] = ()
+  critic: critic_lib.Critic | None = None
 
   @property
   def needs(self) -> objective.Requirements:
@@ -87,6 +90,7 @@ def build(
     reference_params: types.PyTree | None,
     curation: methods.Step | None = None,
     validation: Sequence[types.Rollout] = (),
+    critic: critic_lib.Critic | None = None,
 ) -> Trainer:
   """Checks what can be checked before anything is read.
 
@@ -103,6 +107,11 @@ def build(
         " no reference parameters; give a model, or set the KL coefficients"
         " to 0."
     )
+  if bool(needs.critic) != (critic is not None):
+    raise ValueError(
+        f"critic: {spec.name} has {needs.critic or 'no'} critic, found"
+        f" {'one' if critic else 'none'}; build it with critic.build."
+    )
   check_curation(curation, validation, spec)
   if reference_params is not None:
     places = sharding_lib.shardings(mesh, policy.logical_axes, policy.shapes)
@@ -118,6 +127,7 @@ def build(
       reference_params=reference_params if needs.reference else None,
       curation=curation,
       validation=tuple(validation),
+      critic=critic,
   )
 
 

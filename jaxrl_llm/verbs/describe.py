@@ -56,6 +56,7 @@ def needs(spec: objective.Spec) -> list[str]:
       "a gradient-free pass over each mini-batch": wanted.statistics,
       "groups of two or more responses": wanted.group_baseline,
       "one greedy response per prompt": wanted.greedy_baseline,
+      "a critic (config.critic)": wanted.critic,
       "a random draw per token": wanted.key,
   }
   return [words for words, needed in said.items() if needed]

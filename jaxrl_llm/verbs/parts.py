@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -25,6 +26,7 @@ from jaxrl_llm.rollout import generator
 from jaxrl_llm.rollout import rewards
 from jaxrl_llm.rollout import sampler
 from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import critic as critic_lib
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import keys
@@ -75,6 +77,7 @@ def job(config: ml_collections.ConfigDict) -> Job:
         " objective.advantage=reward."
     )
   curation(config)
+  critic_settings(config)
   train_settings(config)
   evaluation_settings(config)
   text_tokenizer = tokenizer(config)
@@ -188,6 +191,70 @@ def curation(config: ml_collections.ConfigDict) -> methods.Step | None:
   return step
 
 
+def critic_settings(
+    config: ml_collections.ConfigDict,
+) -> critic_lib.CriticSettings | None:
+  """Makes the settings of the critic; None for an objective without one.
+
+  Raises:
+    ValueError: keys are set that nothing would read, or a value is wrong.
+  """
+  chosen = settings.overrides("critic", config)
+  names = [f"critic.{name}" for name in chosen]
+  fields = dataclasses.fields(critic_lib.CriticSettings)
+  keys.check(names, [f"critic.{field.name}" for field in fields], "critic")
+  if objective.requirements(spec(config)).critic:
+    return critic_lib.CriticSettings(**chosen)
+  if chosen:
+    raise ValueError(
+        f"{names[0]}: {config.objective.name} has no critic; set"
+        " objective.advantage=gae, or leave the critic's keys unset."
+    )
+  return None
+
+
+def critic(
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+) -> critic_lib.Critic | None:
+  """Makes the critic; None for an objective without one."""
+  chosen = critic_settings(config)
+  if chosen is None:
+    return None
+  network = policy
+  if chosen.path:
+    computing = settings.build(policy_lib.ModelSettings, "model", config)
+    network = _network(chosen.path, computing)
+    if network.config.vocab_size < policy.config.vocab_size:
+      raise ValueError(
+          f"critic.path: expected a model that knows the policy's"
+          f" {policy.config.vocab_size} ids, found {network.config.vocab_size};"
+          " choose one with the same tokenizer."
+      )
+  return critic_lib.build(
+      network,
+      chosen,
+      train_settings(config),
+      spec(config),
+      sharding.make_mesh(config.mesh),
+  )
+
+
+@functools.lru_cache(maxsize=1)
+def _network(path: str, computing: policy_lib.ModelSettings):
+  return policy_lib.load(path, computing)[0]
+
+
+def critic_trunk(
+    config: ml_collections.ConfigDict, start_params: types.PyTree
+) -> types.PyTree:
+  """Returns what a critic's own network starts from."""
+  path = critic_settings(config).path
+  if not path:
+    return start_params
+  computing = settings.build(policy_lib.ModelSettings, "model", config)
+  return policy_lib.load(path, computing)[1]
+
+
 def validation_rollouts(
     config: ml_collections.ConfigDict, text_tokenizer: Tokenizer
 ) -> list[types.Rollout]:
@@ -282,6 +349,8 @@ def lineage(config: ml_collections.ConfigDict, params: types.PyTree) -> str:
   )
   if curation(config) is not None:
     sections += ("curation",)
+  if critic_settings(config) is not None:
+    sections += ("critic",)
   chosen = {
       key: value
       for key, value in record.select(config, sections).items()

@@ -63,6 +63,7 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
           seed=config.seed,
           mesh=sharding.make_mesh(config.mesh),
           group_limit=parts.allocator(config).group_limit,
+          critic=parts.critic(config, model.policy),
       )
   )
   folder = write(workdir / "scores", scored)

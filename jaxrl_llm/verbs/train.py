@@ -8,6 +8,7 @@ the same parameters.
 """
 
 from collections.abc import Sequence
+import dataclasses
 import pathlib
 
 import ml_collections
@@ -30,7 +31,8 @@ from jaxrl_llm.verbs import settings
 from jaxrl_llm.verbs import windows
 
 SECTIONS = (
-    "seed", "mesh", "model", "allocation", "objective", "curation", "train",
+    "seed", "mesh", "model", "allocation", "objective", "critic", "curation",
+    "train",
 )
 
 
@@ -47,6 +49,7 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   """Does what `main` says, as the only writer."""
   parts.spec(config)  # What is wrong here shows before the model is read.
   parts.curation(config)
+  parts.critic_settings(config)
   parts.train_settings(config)
   if not config.train.rollouts:
     windows.check(config)
@@ -92,12 +95,18 @@ def start(
 ) -> state_lib.TrainState:
   """Returns the state of the latest checkpoint, else a new one."""
   optimizer = optimizer_lib.build(parts.train_settings(config))
+  critic = parts.critic(config, model.policy)
   latest = checkpoints.latest(folders.checkpoints(workdir))
   if latest is not None:
     like = parts.placed_shapes(config, model.policy)
-    return checkpoints.restore(latest, like, optimizer).state
+    critic_like = critic and critic.like()
+    return checkpoints.restore(latest, like, optimizer, critic_like).state
   lineage = parts.lineage(config, model.start_params)
-  return state_lib.create(model.start_params, optimizer, lineage)
+  state = state_lib.create(model.start_params, optimizer, lineage)
+  if critic is None:
+    return state
+  trunk = parts.critic_trunk(config, model.start_params)
+  return dataclasses.replace(state, critic=critic.create(trunk))
 
 
 def round_of(
@@ -129,6 +138,7 @@ def round_of(
       curation=parts.curation(config),
       validation=parts.validation_rollouts(config, model.tokenizer),
       group_limit=parts.allocator(config).group_limit,
+      critic=parts.critic(config, model.policy),
   )
 
 

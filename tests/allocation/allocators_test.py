@@ -32,7 +32,9 @@ def outcomes(counts, rates, draw):
   scored = draw.binomial(counts, 0.9)
   correct = draw.binomial(scored, rates)
   gradients = np.where(correct, draw.random(len(counts)) + 0.1, 0.0)
-  return interface.Outcomes(counts, scored, correct, gradients)
+  return interface.Outcomes(
+      counts, scored, correct, gradients, draw.random(len(counts))
+  )
 
 
 @everything

@@ -74,15 +74,18 @@ def feed_back(job, state, workdir) -> None:
 def seen(records, ids) -> interface.Outcomes:
   """Counts a round from its records, apart from feedback."""
   counts = np.zeros((2, len(ids)), int)
-  norms = [[] for _ in ids]
+  norms, sureness = [[] for _ in ids], [[] for _ in ids]
   for record in records:
     place = ids.index(record.prompt_id)
     counts[:, place] += 1, record.reward > 0
+    logprobs = record.behavior_logprobs.astype(float) + record.log_kept_mass
+    sureness[place].append(logprobs.mean())
     if record.reward > 0:
       chosen = np.exp(record.behavior_logprobs + record.log_kept_mass)
       norms[place].append(np.linalg.norm(1 - chosen.astype(float)))
   means = np.array([np.mean(values) if values else 0.0 for values in norms])
-  return interface.Outcomes(counts[0], counts[0], counts[1], means)
+  sure = np.array([np.exp(np.mean(v)) if v else 0.0 for v in sureness])
+  return interface.Outcomes(counts[0], counts[0], counts[1], means, sure)
 
 
 @pytest.mark.parametrize("name", registry.REGISTRY)

@@ -71,7 +71,7 @@ def setting(folder, overrides, curation):
       tiny_run.params(), optimizer.build(SETTINGS), tiny_run.LINEAGE
   )
   (batch,) = work.batches
-  prepared = prepare.compute(trainer, state.params, work, batch)
+  prepared = prepare.compute(trainer, state, work, batch)
   return trainer, state, work, batch, prepared
 
 

@@ -117,7 +117,7 @@ def test_corrections_keep_their_bounds(level):
       )
       np.testing.assert_array_equal(rejection.keeps(logs, where), inside)
   # ½ log²w = 2 at w = e², w − 1 − log w = e − 2 at w = e.
-  e = float(np.exp(np.float32(1.0)))
+  e = float(jnp.exp(jnp.float32(1.0)))
   for test, log, high in (("k2", 2.0, 2.0), ("k3", 1.0, e - 1.0 - 1.0)):
     for bound, kept in ((high, True), (high * 0.999, False)):
       rejection = corrections.Rejection(bound, rejection_statistic=test)

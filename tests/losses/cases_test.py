@@ -100,6 +100,18 @@ def test_effective_sample_size_is_pooled():
     assert merged["ess/ess"] == pytest.approx(wanted, abs=5e-4)
 
 
+def test_effective_sample_size_is_that_of_live_over_behavior():
+  """Ratios 1 and 3 to behavior, 1 and 1 to proximal: 16 / (2 · 10)."""
+  logs = jnp.log(jnp.array([[1.0, 3.0]]))
+  batch = types.Terms(
+      mask=jnp.ones((1, 2), bool), advantages=jnp.ones((1, 2)), logprobs=logs,
+      proximal_logprobs=logs, behavior_logprobs=jnp.zeros((1, 2)),
+  )
+  spec = algorithms.build({"name": "ppo"})
+  found = types.finish_metrics(loss_batches.full_output(spec, batch).metrics)
+  assert found["ess/ess"] == pytest.approx(0.8)
+
+
 def test_sum_and_mean_of_log_ratios_are_two_ratios():
   """0.01 a token over 100 tokens: e¹ and 1.01, at any length."""
   for length in (10, 100):

@@ -30,6 +30,7 @@ SPECS = {
         "name": "acpo_adaptive", "statistics_scope": "microbatch"
     },
     "taper": {"name": "topr"},
+    "sigmoid": {"name": "sapo"},
     "sis": {"name": "sis", "selection_topk": 4},
     "regularized": {
         "name": "ppo", "kl_coefficient": 0.1, "entropy_coefficient": 0.1

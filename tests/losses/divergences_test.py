@@ -8,6 +8,7 @@ import pytest
 
 from jaxrl_llm import types
 from jaxrl_llm.losses import algorithms
+from jaxrl_llm.losses import divergences
 from jaxrl_llm.losses import tokens as tokens_lib
 
 
@@ -32,6 +33,14 @@ def test_certainty_is_finite():
     found = _measure({"divergence": "binary_kl"}, batch)
     wanted = 0.5 * np.log(0.5) + 0.5 * np.log(0.5 / 1e-8)
     assert float(found[0, 0]) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_what_one_policy_never_draws():
+  """KL(μ‖π): μ_k = 0 adds nothing; μ_k > 0 = π_k makes it infinite."""
+  half, never = jnp.log(jnp.array([0.5, 0.5])), jnp.array([0.0, -jnp.inf])
+  found = divergences.kullback_leibler(never, half)
+  assert float(found) == pytest.approx(np.log(2.0))
+  assert float(divergences.kullback_leibler(half, never)) == np.inf
 
 
 @pytest.mark.parametrize("add", ["union", "replace"])

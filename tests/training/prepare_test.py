@@ -9,6 +9,7 @@ import tiny_run
 
 from jaxrl_llm.data import fingerprints
 from jaxrl_llm.losses import algorithms
+from jaxrl_llm.training import optimizer
 from jaxrl_llm.training import prepare
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import state as state_lib
@@ -59,7 +60,10 @@ def prepared(folder):
       reference_params=None,
   )
   (batch,) = work.batches
-  return prepare.compute(trainer, tiny_run.params(), work, batch)
+  state = state_lib.create(
+      tiny_run.params(), optimizer.build(SETTINGS), tiny_run.LINEAGE
+  )
+  return prepare.compute(trainer, state, work, batch)
 
 
 def test_remax_subtracts_the_greedy_reward_of_the_same_prompt(tmp_path):

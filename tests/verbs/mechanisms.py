@@ -32,6 +32,12 @@ def cut_and_kept_near_the_start(updates: Updates) -> bool:
   return cut(updates) and abs(costs[0]) < 1e-6 and min(costs[1:]) > 1e-6
 
 
+def cut_and_imitated(updates: Updates) -> bool:
+  """The NLL of rewarded responses is in every loss, and the epochs lower it."""
+  costs = [u["loss/positive"] for u in updates]
+  return cut(updates) and min(costs) > 0 and sum(costs[2:4]) < sum(costs[:2])
+
+
 def truncated(updates: Updates) -> bool:
   """Ratios exceed the weight's bound of 1.2, weights do not."""
   return (

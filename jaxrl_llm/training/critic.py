@@ -1,0 +1,403 @@
+"""The critic of a run: its settings, its compiled functions, its training.
+
+A critic is a value head on the policy's hidden states, or a network of its
+own with such a head; either has its own optimizer. The value loss never moves
+the policy. On each rollout batch the critic learns before the policy does.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm import types
+from jaxrl_llm.data import plan
+from jaxrl_llm.data import reading
+from jaxrl_llm.losses import objective
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding as sharding_lib
+from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import packed
+from jaxrl_llm.training import rounds
+from jaxrl_llm.training import scoring
+from jaxrl_llm.training import settings as settings_lib
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import step
+from jaxrl_llm.training import stored
+
+PyTree = types.PyTree
+KINDS = ("network", "head")
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticSettings:
+  """How a critic learns (config.critic); see configs/base.py.
+
+  Raises:
+    ValueError: a value is out of range; the message names the key.
+  """
+
+  kind: str = "network"
+  path: str = ""
+  learning_rate: float | None = None
+  warmup_updates: int = 0
+  epochs: int = 1
+  pretrain_rounds: int = 0
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise ValueError(
+          f"critic.kind: expected one of {', '.join(KINDS)}, found"
+          f" {self.kind!r}; correct it."
+      )
+    if self.path and self.kind == "head":
+      raise ValueError(
+          "critic.path: a head reads the policy's own network; set"
+          " critic.kind=network, or leave critic.path unset."
+      )
+    for key, least in (
+        ("warmup_updates", 0), ("epochs", 1), ("pretrain_rounds", 0)
+    ):
+      if getattr(self, key) < least:
+        raise ValueError(
+            f"critic.{key}: expected at least {least}, found"
+            f" {getattr(self, key)}; correct it."
+        )
+    rate = self.learning_rate
+    if rate is not None and not 0 <= rate < math.inf:
+      raise ValueError(
+          f"critic.learning_rate: expected 0 or more, found {rate}; correct"
+          " it."
+      )
+
+  def training(
+      self, settings: settings_lib.TrainSettings
+  ) -> settings_lib.TrainSettings:
+    """The trainer's settings with what is the critic's own."""
+    rate = self.learning_rate
+    return dataclasses.replace(
+        settings,
+        learning_rate=2 * settings.learning_rate if rate is None else rate,
+        warmup_updates=self.warmup_updates,
+        schedule="constant",
+        total_updates=None,
+        epochs=self.epochs,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+  """The compiled functions of a critic.
+
+  `params` are the critic's, `policy_params` the policy's.
+
+  Attributes:
+    values: (params, policy_params, batch) -> [B, T], V(s_t) or Q(s_t, y_t).
+    targets: objective.value_targets of the run's spec.
+    weights: (terms of a whole mini-batch) -> per-token weights of the loss.
+    start: (params, policy_params, batch, weights) -> Totals of nothing.
+    add: (params, totals, policy_params, batch, weights) -> totals. Donates
+      the totals.
+    update: as step.Steps.update.
+  """
+
+  values: Callable
+  targets: Callable
+  weights: Callable
+  start: Callable
+  add: Callable
+  update: Callable
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic:
+  """What stays the same of a critic while a run trains.
+
+  Attributes:
+    network: that the value head reads.
+    settings: of the critic.
+    training: of its optimizer and its mini-batches.
+    spec: the objective.
+    mesh: devices.
+  """
+
+  network: policy_lib.Policy
+  settings: CriticSettings
+  training: settings_lib.TrainSettings
+  spec: objective.Spec
+  mesh: jax.sharding.Mesh
+
+  @property
+  def static(self) -> bool:
+    """Whether it is frozen once it is pretrained."""
+    return objective.requirements(self.spec).critic == "action"
+
+  def pretrains(self, round_number: int) -> bool:
+    """Whether a round trains the critic alone."""
+    return round_number < self.settings.pretrain_rounds
+
+  def learns(self, round_number: int) -> bool:
+    """Whether a round trains the critic."""
+    return self.pretrains(round_number) or not self.static
+
+  @functools.cached_property
+  def shapes(self) -> PyTree:
+    """Shape structs of its parameters."""
+    head = jax.eval_shape(self.network.init_value_head)
+    if self.settings.kind == "head":
+      return {"head": head}
+    return {"head": head, "trunk": self.network.shapes}
+
+  @property
+  def places(self) -> PyTree:
+    """Where its parameters lie."""
+    everywhere = sharding_lib.replicated(self.mesh)
+    found = {"head": {"weight": everywhere, "bias": everywhere}}
+    if self.settings.kind == "network":
+      found["trunk"] = sharding_lib.shardings(
+          self.mesh, self.network.logical_axes, self.network.shapes
+      )
+    return found
+
+  def like(self) -> state_lib.CriticState:
+    """Its state as shapes with shardings, to be restored into."""
+    params = jax.tree.map(
+        lambda leaf, at: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=at
+        ),
+        self.shapes,
+        self.places,
+    )
+    optimizer = optimizer_lib.build(self.training)
+    everywhere = sharding_lib.replicated(self.mesh)
+    counters = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=everywhere
+        ),
+        jax.eval_shape(state_lib.no_updates),
+    )
+    return state_lib.CriticState(
+        params, state_lib.abstract_opt_state(optimizer, params), counters
+    )
+
+  def create(self, trunk: PyTree) -> state_lib.CriticState:
+    """Its state before the first update: every value is 0.
+
+    Args:
+      trunk: float32 parameters that a network of its own starts from; copied.
+    """
+    params = {"head": self.network.init_value_head()}
+    if self.settings.kind == "network":
+      params["trunk"] = jax.tree.map(
+          lambda leaf: jnp.array(leaf, copy=True), trunk
+      )
+    optimizer = optimizer_lib.build(self.training)
+    state = state_lib.CriticState(
+        params, optimizer.init(params), state_lib.no_updates()
+    )
+    return jax.device_put(
+        state, jax.tree.map(lambda leaf: leaf.sharding, self.like())
+    )
+
+  @property
+  def steps(self) -> Steps:
+    """The compiled functions; the same for equal critics."""
+    return _build(self)
+
+
+def build(
+    network: policy_lib.Policy,
+    settings: CriticSettings,
+    training: settings_lib.TrainSettings,
+    spec: objective.Spec,
+    mesh: jax.sharding.Mesh,
+) -> Critic:
+  """Checks what can be checked before anything is read.
+
+  Args:
+    network: that the value head reads: the policy's, or its own.
+    settings: of the critic.
+    training: of the policy.
+    spec: an objective with a critic.
+    mesh: devices.
+
+  Raises:
+    ValueError: a frozen critic that nothing pretrains.
+  """
+  critic = Critic(network, settings, settings.training(training), spec, mesh)
+  if critic.static and not settings.pretrain_rounds:
+    raise ValueError(
+        f"critic.pretrain_rounds: {spec.name} has a critic that is frozen once"
+        " it is pretrained, and an untrained one says 0 of every token; set it"
+        " to 1 or more."
+    )
+  return critic
+
+
+@functools.lru_cache(maxsize=8)
+def _build(critic: Critic) -> Steps:
+  """Makes the functions; each compiles on first use."""
+  spec, network = critic.spec, critic.network
+  before = objective.requirements(spec).critic == "state"
+  everywhere = sharding_lib.replicated(critic.mesh)
+  like = critic.like()
+  at = jax.tree.map(lambda leaf: leaf.sharding, like)
+  totals_at = step.Totals(at.params, everywhere, everywhere)
+
+  def values(params, policy_params, batch):
+    found = network.token_values(
+        params.get("trunk", policy_params),
+        params["head"],
+        batch.tokens,
+        batch.segment_ids,
+        batch.parent_ids,
+        batch.positions,
+    )
+    return jnp.pad(found[:, :-1], ((0, 0), (1, 0))) if before else found
+
+  def loss(params, policy_params, batch, weights):
+    terms = dataclasses.replace(
+        batch.terms, values=values(params, policy_params, batch)
+    )
+    output = objective.value_loss(spec, terms, weights)
+    return output.loss, output.metrics
+
+  return Steps(
+      values=jax.jit(values, out_shardings=everywhere),
+      targets=jax.jit(functools.partial(objective.value_targets, spec)),
+      weights=jax.jit(functools.partial(objective.value_weights, spec)),
+      start=jax.jit(
+          functools.partial(step.no_totals, loss), out_shardings=totals_at
+      ),
+      add=jax.jit(
+          functools.partial(step.add_totals, loss),
+          donate_argnums=1,
+          out_shardings=totals_at,
+      ),
+      update=jax.jit(
+          functools.partial(step.apply_totals, critic.training),
+          donate_argnums=(0, 1, 2),
+          out_shardings=(at.params, at.opt_state, everywhere, everywhere),
+      ),
+  )
+
+
+def fit(
+    critic: Critic,
+    state: state_lib.TrainState,
+    work: rounds.Round,
+    prepared: stored.Prepared,
+    seed: int,
+) -> tuple[state_lib.CriticState, dict[str, float]]:
+  """Trains the critic on a rollout batch: epochs × mini-batches.
+
+  Args:
+    critic: of the run.
+    state: before the first update on the batch.
+    work: the round.
+    prepared: of the batch, with returns and proximal_values.
+    seed: of the run.
+
+  Returns:
+    The critic's new state, and means over its updates by name.
+  """
+  moved = state.critic
+  shape = scoring.Shape(
+      critic.training.rows_per_microbatch, critic.training.tokens_per_row
+  )
+  seen: list[dict[str, float]] = []
+  for rollouts in _minibatches(critic, state, work, seed):
+    terms = prepared.of([rollout.record_id for rollout in rollouts])
+    names = ("returns", "proximal_values")
+    pieces = _pieces(
+        critic, shape, rollouts, {name: terms[name] for name in names}
+    )
+    totals = None
+    for piece in pieces:
+      batch, weights = scoring.place(piece, sharding_lib.rows(critic.mesh))
+      inputs = (state.params, batch, weights)
+      if totals is None:
+        totals = critic.steps.start(moved.params, *inputs)
+      totals = critic.steps.add(moved.params, totals, *inputs)
+    metrics = totals.metrics
+    *parts, outcome = critic.steps.update(
+        moved.params, moved.opt_state, moved.counters, totals
+    )
+    moved = state_lib.CriticState(*parts)
+    metrics, outcome = jax.device_get((metrics, outcome))
+    seen.append(
+        types.finish_metrics(metrics)
+        | {
+            "critic/grad_norm": float(outcome["grad_norm"]),
+            "critic/learning_rate": float(outcome["learning_rate"]),
+            "critic/skipped": float(outcome["skipped"]),
+        }
+    )
+  if not seen:
+    return moved, {}
+  means = {
+      name: float(np.mean([values[name] for values in seen]))
+      for name in seen[0]
+  }
+  return moved, means | {"critic/updates": int(moved.counters.updates)}
+
+
+def _minibatches(
+    critic: Critic,
+    state: state_lib.TrainState,
+    work: rounds.Round,
+    seed: int,
+) -> Iterator[Sequence[types.Rollout]]:
+  """Yields what each update of the critic learns from; never nothing."""
+  batch = work.batches[state.position.batch]
+  for epoch in range(critic.training.epochs):
+    chosen = plan.minibatches(
+        work.index,
+        batch,
+        seed=seed,
+        # Orders of its own, apart from those of the policy's epochs.
+        epoch=-1 - epoch,
+        groups_per_minibatch=critic.training.groups_per_minibatch,
+    )
+    for rollouts in reading.read_ahead(work.records, chosen, 0):
+      if critic.spec.advantage.finished_only:
+        rollouts = [
+            dataclasses.replace(rollout, window_start=0)
+            for rollout in rollouts
+            if rollout.finish_reason != "window"
+        ]
+      if rollouts:
+        yield rollouts
+
+
+def _pieces(critic, shape, rollouts, terms):
+  """Returns (batch, per-token weights) of each micro-batch, numpy."""
+  rows = packed.Rows.pack(shape, rollouts)
+  batch = rows.assemble(terms)
+  weights = jax.device_get(critic.steps.weights(batch.terms))
+  return packed.cut((batch, weights), shape.rows, rows.count)
+
+
+def explained_variance(
+    rollouts: Sequence[types.Rollout],
+    values: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+) -> float:
+  """1 − Var(target − value) / Var(target) over the tokens; NaN if constant.
+
+  Args:
+    rollouts: N records.
+    values: an [R] per record, units of reward.
+    targets: likewise.
+  """
+  masks = [rollout.response_mask for rollout in rollouts]
+  target, value = (
+      np.concatenate([row[mask] for row, mask in zip(rows, masks)])
+      for rows in (targets, values)
+  )
+  spread = np.var(target)
+  return float(1.0 - np.var(target - value) / spread) if spread else math.nan
