@@ -207,7 +207,7 @@ def get_config() -> ml_collections.ConfigDict:
   # seq-mean-token-sum, seq-mean-token-sum-norm, token-sum.
   config.objective.aggregation = placeholder(str)
   # Advantage of a response: group_std, group_mean, leave_one_out, reward,
-  # whitened, group_whitened, greedy_baseline, or a critic's: gae,
+  # whitened, group_whitened, greedy_baseline, imitation, or a critic's: gae,
   # static_value.
   config.objective.advantage = placeholder(str)
   # K of the sis envelope: top ids of the anchor policy.
@@ -312,6 +312,9 @@ def get_config() -> ml_collections.ConfigDict:
   # Remax: R − greedy R is cut to ± this and a token adds its own reward
   # only; unset: reward to go, uncut.
   config.objective.difference_clip = placeholder(float)
+  # Imitation: reward above which a response is imitated; the others enter
+  # neither the loss nor its denominator.
+  config.objective.imitate_above = placeholder(float)
   # C: largest weight of tis, w = proximal/behavior.
   config.objective.correction_cap = placeholder(float)
   # Weights per token, per sequence (product of the tokens') or geometric

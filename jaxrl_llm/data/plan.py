@@ -57,12 +57,13 @@ def select(
     max_staleness: int | None = None,
     policy_version: int | None = None,
     lineage: str | None = None,
+    ignored_mask: np.ndarray | None = None,
 ) -> Selection:
   """Drops what cannot or should not be trained on, and counts it.
 
   A record counts under the first reason that applies: baseline, error,
-  nan_reward, masked (no trained token), stale, long; those that remain of a
-  group of two or more whose members' rewards are all equal count under
+  nan_reward, masked (no trained token), stale, long, ignored; those that remain
+  of a group of two or more whose members' rewards are all equal count under
   uniform, and what is more of a group than `group_limit` under limit. A group
   of one stays: whether it can be used is the objective's to say
   (`index.Index.group_sizes`).
@@ -77,10 +78,13 @@ def select(
     policy_version: updates of the policy that will be trained; read with
       max_staleness only.
     lineage: of that policy.
+    ignored_mask: bool [M], records that the loss takes no notice of; None
+      where it takes notice of all.
 
   Returns:
     What is left. That is nothing where the rewards of every group that could
-    be trained on are equal: such a round teaches nothing and is no error.
+    be trained on are equal, or all that could be is ignored: such a round
+    teaches nothing and is no error.
 
   Raises:
     ValueError: staleness across lineages, or all is dropped for other reasons.
@@ -95,6 +99,8 @@ def select(
   reasons["masked"] = index.trained_tokens == 0
   reasons["stale"] = staleness
   reasons["long"] = index.lengths > tokens_per_row
+  if ignored_mask is not None:
+    reasons["ignored"] = ignored_mask
   uniform_mask = _uniform_groups(index, member_mask)
   reasons["uniform"] = uniform_mask & (not keep_uniform_groups)
   kept_mask = np.ones(len(index), bool)
@@ -106,7 +112,8 @@ def select(
     chosen_mask = _within_limit(index, kept_mask, group_limit)
     drops["limit"] = int(np.sum(kept_mask & ~chosen_mask))
     kept_mask = chosen_mask
-  if not kept_mask.any() and not drops["uniform"]:
+  taught = drops["uniform"] + drops.get("ignored", 0)
+  if not kept_mask.any() and not taught:
     counts = ", ".join(f"{name} {count}" for name, count in drops.items())
     raise ValueError(
         f"expected records to train on, all {len(index)} were dropped"

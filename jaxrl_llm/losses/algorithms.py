@@ -13,6 +13,7 @@ from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import ratios
 from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import spec as spec_lib
+from jaxrl_llm.losses import supervised
 from jaxrl_llm.losses import surrogates
 from jaxrl_llm.losses import token_advantages
 from jaxrl_llm.losses import trust_regions
@@ -297,6 +298,16 @@ _ALGORITHMS = (
         weight=corrections.TruncatedImportanceSampling(correction_cap=2.0),
         aggregation=masked.TokenMean(),
         advantage=advantages.GroupStd(),
+    ),
+    _algorithm(
+        "sft",
+        "Supervised fine-tuning on the responses with a reward",
+        "",
+        anchor="behavior",
+        surrogate=surrogates.LogProb(),
+        trust_region=trust_regions.NoRegion(),
+        aggregation=masked.TokenMean(),
+        advantage=supervised.Imitation(imitate_above=0.0),
     ),
 )
 

@@ -22,7 +22,7 @@ def describe(spec: spec_lib.Spec) -> str:
       ("objective", spec.name),
       ("loss", "L = Σ_it a_it w_it ℓ_it + regularizers, minimised"),
       ("anchor", f"{anchor} ({_anchor(spec)})"),
-      ("ratio", spec.ratio.formula.format(anchor=anchor)),
+      ("ratio", _ratio(spec)),
       ("clamp", "token log-ratios to ±20 nats; gradient 0 beyond a cap"),
       ("detached", _detached(spec)),
       ("selection", _selection(spec)),
@@ -44,6 +44,17 @@ def _anchor(spec: spec_lib.Spec) -> str:
   if spec.proximal == "loglinear":
     return "log-linear between behavior and π, one version behind π; detached"
   return "recomputed once before the first update on the batch"
+
+
+def _ratio(spec: spec_lib.Spec) -> str:
+  formula = spec.ratio.formula.format(anchor=spec.anchor)
+  reads = (
+      not isinstance(spec.surrogate, surrogates.LogProb)
+      or spec.choice("trust_region") != "none"
+      or spec.weighs_live_ratio
+      and spec.choice("weight") != "none"
+  )
+  return formula if reads else f"{formula}; in the metrics alone"
 
 
 def _surrogate(spec: spec_lib.Spec, symbol: str) -> str:

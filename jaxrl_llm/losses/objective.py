@@ -234,6 +234,7 @@ def denominators(
       if getattr(spec.regularizers, f"{name}_coefficient")
   ]
   spec = spec_lib.with_controls(spec, terms.controls)
+  terms = tokens_lib.selected(spec, terms)
   dtype = tokens_lib.recorded_dtype(terms)
   everything = masked.layout(terms.mask, terms.segment_ids, dtype)
   kept = tokens_lib.kept(spec, terms, everything)
@@ -274,7 +275,7 @@ def statistics(spec: Spec, terms: types.Terms) -> Any:
   Only for a spec whose requirements ask for them.
   """
   spec = spec_lib.with_controls(spec, terms.controls)
-  terms = tokens_lib.with_proximal(spec, terms)
+  terms = tokens_lib.with_proximal(spec, tokens_lib.selected(spec, terms))
   tokens = tokens_lib.view(spec, terms)
   log_ratios, _ = tokens_lib.ratio_logs(spec, tokens)
   sums = spec.trust_region.statistics(log_ratios, tokens)
@@ -295,7 +296,7 @@ def token_losses(
     (losses [B, T], metrics); 0 where masked or rejected.
   """
   spec = spec_lib.with_controls(spec, terms.controls)
-  terms = tokens_lib.with_proximal(spec, terms)
+  terms = tokens_lib.with_proximal(spec, tokens_lib.selected(spec, terms))
   tokens = tokens_lib.view(spec, terms)
   log_ratios, exempt = tokens_lib.ratio_logs(spec, tokens)
   region = spec.trust_region(log_ratios, tokens, statistics)
@@ -335,6 +336,7 @@ def apply(
     weights: rows of `denominators` that belong to the micro-batch.
     statistics: sums over the mini-batch, where required.
   """
+  terms = tokens_lib.selected(spec, terms)
   losses, metrics = token_losses(spec, terms, statistics)
   sums = {"policy": jnp.sum(losses * weights["policy"])}
   static = spec.regularizers

@@ -13,6 +13,7 @@ from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import parts
 from jaxrl_llm.losses import ratios
 from jaxrl_llm.losses import regularizers
+from jaxrl_llm.losses import supervised
 from jaxrl_llm.losses import surrogates
 from jaxrl_llm.losses import token_advantages
 from jaxrl_llm.losses import trust_regions
@@ -38,6 +39,7 @@ ADVANTAGES = (
     advantages.ADVANTAGES
     | token_advantages.TOKEN_ADVANTAGES
     | value.CRITIC_ADVANTAGES
+    | supervised.ADVANTAGES
 )
 
 # Keys that choose a part, and the parts on offer.
@@ -109,6 +111,11 @@ class Spec:
         "weight": corrections.WEIGHTS, "rejection": corrections.REJECTIONS
     }[slot]
     return next(word for word, kind in options.items() if kind is type(part))
+
+  @property
+  def selects(self) -> bool:
+    """Whether responses with advantage 0 are left out of every term."""
+    return isinstance(self.advantage, supervised.Imitation)
 
   @property
   def weighs_live_ratio(self) -> bool:

@@ -104,6 +104,14 @@ def with_proximal(spec: Any, terms: types.Terms) -> types.Terms:
   return dataclasses.replace(terms, proximal_logprobs=proximal)
 
 
+def selected(spec: Any, terms: types.Terms) -> types.Terms:
+  """The terms less the responses that the spec's advantage leaves out."""
+  if not spec.selects:
+    return terms
+  chosen = masked.fill(terms.advantages, terms.mask) > 0
+  return dataclasses.replace(terms, mask=terms.mask & chosen)
+
+
 def correction_logs(spec: Any, tokens: Tokens) -> Array:
   """Log-weights that the correction reads; log ρ in bypass REINFORCE."""
   if spec.weighs_live_ratio:

@@ -9,7 +9,14 @@ from jaxrl_llm.losses.spec import Spec
 
 def validate(spec: Spec) -> None:
   """Raises ValueError with the first reason why the spec has no meaning."""
-  for rule in (_corrections, _proximal, _surrogates, _regions, _denominators):
+  for rule in (
+      _corrections,
+      _proximal,
+      _surrogates,
+      _selection,
+      _regions,
+      _denominators,
+  ):
     reason = rule(spec)
     if reason:
       raise ValueError(f"objective {spec.name}: {reason}")
@@ -83,6 +90,16 @@ def _surrogates(spec: Spec) -> str:
           f"weight_min = {surrogate.weight_min:g} exceeds weight_max = "
           f"{surrogate.weight_max:g}."
       )
+  return ""
+
+
+def _selection(spec: Spec) -> str:
+  if spec.selects and spec.shaping.kl_reward_coefficient > 0:
+    return (
+        "advantage=imitation asks of the reward whether a response is "
+        "imitated, not how far it went; set kl_reward_coefficient to 0 or use "
+        "kl_coefficient."
+    )
   return ""
 
 

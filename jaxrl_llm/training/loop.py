@@ -162,7 +162,7 @@ def _train_round(
           " than train.tokens_per_row and were dropped; raise it to keep them."
       ])
     if not work.batches:
-      bar.say([f"round {number}: no group with unequal rewards to learn from."])
+      bar.say([f"round {number}: {rounds.idle_reason(work)}"])
       journal.write(state.steps + 1, "batch", rounds.numbers(work, number))
     while state.position.batch < len(work.batches):
       prepared = prepare.obtain(trainer, state, work, workdir)

@@ -68,6 +68,17 @@ def accepts_unfinished(spec: objective.Spec) -> bool:
   return getattr(objective.requirements(spec), "bootstraps", False)
 
 
+def idle_reason(work: Round) -> str:
+  """Says why a round without rollout batches has none."""
+  ignored = work.selection.drops.get("ignored", 0)
+  if ignored:
+    return (
+        f"no response to imitate: the rewards of {ignored} are at most"
+        " objective.imitate_above."
+    )
+  return "no group with unequal rewards to learn from."
+
+
 def batch_numbers(
     work: Round,
     position: state_lib.Position,
@@ -143,6 +154,7 @@ def open_round(
       max_staleness=settings.max_staleness,
       policy_version=position.round_updates,
       lineage=lineage,
+      ignored_mask=_ignored(index, spec),
   )
   batches = plan.rollout_batches(
       index,
@@ -159,6 +171,16 @@ def open_round(
     )
     _refuse_foreign_versions(spec, index, stale_mask, position, lineage)
   return Round(reading.Records(opened), index, selection, batches, stale_mask)
+
+
+def _ignored(index: indices.Index, spec: objective.Spec) -> np.ndarray | None:
+  """Returns bool [M], True where the objective leaves a response out."""
+  if not spec.selects:
+    return None
+  values = objective.advantages(
+      spec, index.rewards, np.arange(len(index)), index.trained_tokens
+  )
+  return np.asarray(values) <= 0
 
 
 def _stale(

@@ -81,6 +81,13 @@ def test_every_reason_is_counted_once(write_folder, rollout):
   # A long record still is a member of its group's statistics; groups
   # without a record to train on are gone.
   assert selection.members.tolist() == [0, 1, 7, 8]
+  # Records 8 and 9 are ignored, and 2, which has gone before.
+  ignored_mask = np.isin(np.arange(len(index)), [2, 8, 9])
+  chosen = _select(index, keep_uniform_groups=True, ignored_mask=ignored_mask)
+  assert chosen.drops["ignored"] == 2 and chosen.drops["baseline"] == 1
+  assert chosen.positions.tolist() == [0, 1, 5, 10]
+  nothing = _select(index, ignored_mask=np.ones(len(index), bool))
+  assert not nothing.positions.size and not nothing.members.size
   kept = _select(index, keep_uniform_groups=True)
   assert kept.drops["uniform"] == 0 and {9, 10} <= set(kept.positions)
 

@@ -242,6 +242,8 @@ def test_first_step_identity(name):
     batch = _pack(spec, _pairs(sequences))
     _, gradient, _ = _evaluate(spec, batch)
     where = masked.layout(batch.mask, batch.segment_ids, jnp.float64)
+    if spec.selects:
+      where = masked.restrict(where, batch.advantages > 0)
     weights = spec.aggregation.weights(where)
     weights = weights * jnp.where(batch.mask, batch.weights, 0.0)
     wanted = -jnp.where(batch.mask, batch.advantages, 0.0) * weights

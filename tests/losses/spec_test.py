@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 NAMES = (
     "ppo grpo dr_grpo dapo gspo gspo_token cispo rloo reinforce_pp"
     " reinforce_pp_baseline remax sapo topr decoupled_ppo dppo_divergence espo"
-    " ctpo ctpo_geomean cppo_prefix acpo_advantage acpo_adaptive sis"
+    " ctpo ctpo_geomean cppo_prefix acpo_advantage acpo_adaptive sis sft"
 ).split()
 
 
@@ -160,6 +160,12 @@ REFUSED = {
     ),
     "buffer above limit": (
         {"name": "dapo", "overlong_limit": 100}, "exceeds overlong_limit"
+    ),
+    "imitation with a KL in the reward": (
+        {"name": "sft", "kl_reward_coefficient": 0.1}, "kl_coefficient"
+    ),
+    "rejection of what is imitated": (
+        {"name": "sft", "correction": "mis"}, "rejects nothing"
     ),
     "loglinear without a proximal policy": (
         {"name": "topr", "proximal": "loglinear"}, "read by nothing"

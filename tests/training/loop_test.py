@@ -234,6 +234,34 @@ def test_a_round_of_equal_rewards_teaches_nothing_and_is_passed(
   jax.tree.map(np.testing.assert_array_equal, state.params, tiny_run.params())
 
 
+def test_a_round_without_a_response_to_imitate_updates_nothing(
+    rollouts, tmp_path, capsys
+):
+  spec = algorithms.build({"name": "sft", "imitate_above": 1.0})
+  path = tiny_run.write(tmp_path / "f", rollouts)
+  state = tiny_run.train(path, tmp_path / "run", spec=spec)
+  assert (state.position.round, state.updates) == (1, 0)
+  jax.tree.map(np.testing.assert_array_equal, state.params, tiny_run.params())
+  said = capsys.readouterr().out
+  assert f"the rewards of {len(rollouts)} are at most" in said
+  (record,) = metrics.read(tmp_path / "run/metrics.jsonl")
+  assert record["dropped/ignored"] == len(rollouts)
+  # The first group whose answers are all right has no advantage, and is kept.
+  right = [
+      dataclasses.replace(r, reward=1.0) if r.prompt_id == 0 else r
+      for r in rollouts
+  ]
+  path = tiny_run.write(tmp_path / "g", right)
+  spec = algorithms.build({"name": "sft"})
+  tiny_run.train(path, tmp_path / "again", spec=spec, settings=ONE_BATCH)
+  (batch,) = (
+      r for r in metrics.read(tmp_path / "again/metrics.jsonl")
+      if r["kind"] == "batch"
+  )
+  assert batch["records"] == sum(r.reward > 0 for r in right)
+  assert batch["dropped/uniform"] == 0
+
+
 def test_a_loglinear_proximal_policy_is_one_update_behind(
     folder, tmp_path, rollouts, monkeypatch
 ):

@@ -74,8 +74,17 @@ def grade(folder: pathlib.Path) -> None:
       for rollout in rollouts
   ]
   shutil.rmtree(folder)
+  write(folder, metadata, graded)
+
+
+def write(
+    folder: pathlib.Path,
+    metadata: schema.FolderMetadata,
+    rollouts: Sequence[types.Rollout],
+) -> None:
+  """Writes a finished folder."""
   writer = shards.ShardWriter(folder, metadata, 1)
-  writer.write(0, graded)
+  writer.write(0, rollouts)
   writer.finish()
 
 

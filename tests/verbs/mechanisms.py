@@ -12,6 +12,13 @@ def uncut(updates: Updates) -> bool:
   return all(u["clip"] == 0 for u in updates)
 
 
+def imitated(updates: Updates) -> bool:
+  """The NLL of what is imitated falls while a round is trained on."""
+  losses = [u["loss"] for u in updates]
+  first, last = losses[0] + losses[1], losses[2] + losses[3]
+  return uncut(updates) and last < 0.9 * first
+
+
 def cut(updates: Updates) -> bool:
   """Nothing at the first update, where every ratio is 1; some tokens later."""
   return updates[0]["clip"] == 0 and any(u["clip"] > 0 for u in updates)

@@ -56,6 +56,7 @@ CASES = {
     "remax": Case(mechanisms.cut),
     "rloo": Case(mechanisms.cut),
     "sapo": Case(mechanisms.damped),
+    "sft": Case(mechanisms.imitated),
     "sis": Case(mechanisms.accepted_or_cut),
     "topr": Case(mechanisms.tapered),
     "tppo": Case(mechanisms.cut, AT_ONCE),
@@ -77,6 +78,7 @@ ADVANTAGES = {
     "rloo": lambda r, mean, n, greedy: (r - mean) * 8 / 7,
     "topr": lambda r, mean, n, greedy: r - mean,
     "remax": lambda r, mean, n, greedy: r - greedy,
+    "sft": lambda r, mean, n, greedy: np.ones_like(r),
     "reinforce_pp": lambda r, mean, n, greedy: whiten(r, n),
     "reinforce_pp_baseline": lambda r, mean, n, greedy: whiten(r - mean, n),
 }
@@ -143,3 +145,35 @@ def test_two_rounds(name, donor, tmp_path):
   first = jax.jit(policy.init)(jax.random.key(0))
   for moved, start in zip(jax.tree.leaves(trained), jax.tree.leaves(first)):
     assert np.isfinite(moved).all() and not np.array_equal(moved, start)
+
+
+def test_sft_takes_no_notice_of_what_failed(donor, tmp_path):
+  """Other rewards and log-probs, answers cut short: the same run."""
+  folder = donor / "round_00000/host_000"
+  metadata, rollouts = frozen_rounds.records_of(folder)
+
+  def spoil(number, rollout):
+    if rollout.reward > 0:
+      return rollout
+    tokens = (
+        "response_tokens", "response_mask", "behavior_logprobs",
+        "log_kept_mass", "policy_versions", "topk_ids", "topk_logprobs",
+    )
+    short = {name: getattr(rollout, name)[:1] for name in tokens}
+    short["behavior_logprobs"] = np.float32([-number])
+    return dataclasses.replace(rollout, reward=-float(number), **short)
+
+  spoiled = [spoil(*entry) for entry in enumerate(rollouts)]
+  frozen_rounds.write(tmp_path / "spoiled", metadata, spoiled)
+  keys = {"run.rounds": 1}
+  runs = []
+  for name, path in (("as it was", folder), ("other", tmp_path / "spoiled")):
+    updates = frozen_rounds.train(
+        tmp_path / name, FILES["sft"], keys | {"train.rollouts": path}
+    )
+    policy = policy_lib.Policy(policy_lib.preset("tiny"))
+    latest = checkpoints.latest(tmp_path / name / "checkpoints")
+    params = checkpoints.restore_params(latest, policy.shapes)
+    runs.append((params, [u["loss"] for u in updates]))
+  assert len(runs[0][1]) == 4
+  jax.tree.map(np.testing.assert_array_equal, *runs)
