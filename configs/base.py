@@ -185,7 +185,7 @@ def get_config() -> ml_collections.ConfigDict:
   # registry's value applies. Setting a key that the chosen parts do not have
   # is an error.
   config.objective.name = "ctpo"
-  # Policy under the ratio: proximal or behavior.
+  # Policy under the ratio: proximal, behavior or, for dpo, reference.
   config.objective.anchor = placeholder(str)
   # Proximal log-probs: recomputed by the trainer, or loglinear between
   # behavior and live by policy version.
@@ -198,7 +198,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.objective.ratio = placeholder(str)
   # Wrapper that exempts tokens: none, sis.
   config.objective.selection = placeholder(str)
-  # Loss of a token: ratio, weighted_log_prob, log_prob, sigmoid.
+  # Loss of a token: ratio, weighted_log_prob, log_prob, sigmoid, preference.
   config.objective.surrogate = placeholder(str)
   # Which tokens an update may move: none, clip, position_clip,
   # prefix_budget, divergence, product_clip, adaptive_clip, taper.
@@ -222,6 +222,13 @@ def get_config() -> ml_collections.ConfigDict:
   config.objective.tau_positive = placeholder(float)
   # Sigmoid temperature where A <= 0, per unit of ratio.
   config.objective.tau_negative = placeholder(float)
+  # Preference pairs of a group: all with unequal rewards, or best_worst (the
+  # highest against the lowest; of equal ones the first record).
+  config.objective.pairs = placeholder(str)
+  # β of the preference loss, per nat of log π − log reference.
+  config.objective.dpo_beta = placeholder(float)
+  # Share of preference pairs taken to be the wrong way round.
+  config.objective.label_smoothing = placeholder(float)
   # ε_lo: with A < 0, ratios below 1 − ε_lo are cut.
   config.objective.clip_low = placeholder(float)
   # ε_hi: with A > 0, ratios above 1 + ε_hi are cut.

@@ -125,6 +125,9 @@ class Terms:
     values: live critic values.
     proximal_values: critic values before the first update.
     returns: value targets.
+    sequence_scores: float [N], advantages of the sequences of the whole
+      mini-batch by sequence id; whatever beyond them.
+    sequence_groups: int32 [N], their group ids; -1 beyond them.
     topk_ids: int32 [B, T, K], top-K ids of the anchor policy.
     topk_anchor_logprobs: [B, T, K], anchor log-probs at topk_ids.
     topk_logprobs: [B, T, K], live log-probs at topk_ids.
@@ -151,6 +154,8 @@ class Terms:
   values: Array | None = None
   proximal_values: Array | None = None
   returns: Array | None = None
+  sequence_scores: Array | None = None
+  sequence_groups: Array | None = None
   topk_ids: Array | None = None
   topk_anchor_logprobs: Array | None = None
   topk_logprobs: Array | None = None

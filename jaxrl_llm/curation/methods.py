@@ -162,6 +162,11 @@ def validate(step: Step | None, spec: spec_lib.Spec) -> None:
 
 def _whole_batch(step: Step, spec: spec_lib.Spec) -> str:
   """Says what an objective reads of a whole mini-batch."""
+  if spec.surrogate.pairwise:
+    return (
+        f"{spec.name} compares responses in pairs, so neither a score nor a"
+        " weight of one response has a meaning; set curation.name=none."
+    )
   if step.unbiased and spec.trust_region.needs_statistics:
     return (
         f"the bounds of {spec.name} come from all tokens of a mini-batch, so"

@@ -10,6 +10,7 @@ from jaxrl_llm.losses import advantages
 from jaxrl_llm.losses import budgets
 from jaxrl_llm.losses import corrections
 from jaxrl_llm.losses import masked
+from jaxrl_llm.losses import preference
 from jaxrl_llm.losses import ratios
 from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import spec as spec_lib
@@ -308,6 +309,18 @@ _ALGORITHMS = (
         trust_region=trust_regions.NoRegion(),
         aggregation=masked.TokenMean(),
         advantage=supervised.Imitation(imitate_above=0.0),
+    ),
+    _algorithm(
+        "dpo",
+        "Direct Preference Optimization",
+        "2305.18290",
+        anchor="reference",
+        surrogate=preference.Preference(
+            pairs="all", dpo_beta=0.1, label_smoothing=0.0
+        ),
+        trust_region=trust_regions.NoRegion(),
+        aggregation=masked.TokenSum(),
+        advantage=advantages.Reward(),
     ),
 )
 

@@ -20,10 +20,10 @@ def describe(spec: spec_lib.Spec) -> str:
   surrogate = _surrogate(spec, symbol)
   lines = [
       ("objective", spec.name),
-      ("loss", "L = Σ_it a_it w_it ℓ_it + regularizers, minimised"),
+      ("loss", _loss(spec)),
       ("anchor", f"{anchor} ({_anchor(spec)})"),
       ("ratio", _ratio(spec)),
-      ("clamp", "token log-ratios to ±20 nats; gradient 0 beyond a cap"),
+      ("clamp", _clamp(spec)),
       ("detached", _detached(spec)),
       ("selection", _selection(spec)),
       ("surrogate", surrogate),
@@ -38,7 +38,21 @@ def describe(spec: spec_lib.Spec) -> str:
   return "\n".join(f"{name:<13} {text}" for name, text in lines)
 
 
+def _loss(spec: spec_lib.Spec) -> str:
+  if not spec.surrogate.pairwise:
+    return "L = Σ_it a_it w_it ℓ_it + regularizers, minimised"
+  return spec.surrogate.describe()
+
+
+def _clamp(spec: spec_lib.Spec) -> str:
+  if spec.surrogate.pairwise:
+    return "none in the loss; token log-ratios to ±20 nats in the metrics"
+  return "token log-ratios to ±20 nats; gradient 0 beyond a cap"
+
+
 def _anchor(spec: spec_lib.Spec) -> str:
+  if spec.anchor == "reference":
+    return "frozen; train.reference, else the start policy"
   if spec.anchor == "behavior":
     return "recorded while sampling"
   if spec.proximal == "loglinear":

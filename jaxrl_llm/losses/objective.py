@@ -39,8 +39,10 @@ class Requirements:
     proximal_topk: K recomputed with the proximal log-probs, 0 for none.
     entropy: live entropy in the terms.
     statistics: `statistics` must be summed before `apply`.
+    pairs: sequence_scores and sequence_groups in the terms.
     key: a PRNG key, record ids and response positions in the terms.
-    group_baseline: groups of one are refused.
+    group_baseline: responses are compared within their group: groups of one
+      are refused, those of equal rewards teach nothing.
     greedy_baseline: one greedy response per prompt.
     critic: what a critic says of a token, "state" or "action" (see
       advantages.Advantage); "" for no critic.
@@ -57,6 +59,7 @@ class Requirements:
   proximal_topk: int
   entropy: bool
   statistics: bool
+  pairs: bool
   key: bool
   group_baseline: bool
   greedy_baseline: bool
@@ -73,23 +76,29 @@ def requirements(spec: Spec) -> Requirements:
   rejects = spec.choice("rejection") != "none"
   topk = max(spec.selection.topk, spec.trust_region.topk)
   kl_reward = spec.shaping.kl_reward_coefficient > 0
-  reads_proximal = not behavior or corrected or rejects or kl_reward
+  pairwise = spec.surrogate.pairwise
+  reads_proximal = (
+      spec.anchor == "proximal" or corrected or rejects or kl_reward
+  )
   loglinear = spec.proximal == "loglinear"
   return Requirements(
       proximal=reads_proximal and not loglinear,
       versions=loglinear,
-      reference=spec.regularizers.kl_coefficient > 0 or kl_reward,
+      reference=spec.anchor == "reference"
+      or spec.regularizers.kl_coefficient > 0
+      or kl_reward,
       token_rewards=kl_reward or spec.advantage.per_token,
       behavior_topk=topk if behavior else 0,
       proximal_topk=0 if behavior else topk,
       entropy=spec.regularizers.entropy_coefficient > 0,
-      statistics=spec.trust_region.needs_statistics,
+      statistics=spec.trust_region.needs_statistics or pairwise,
+      pairs=pairwise,
       key=spec.choice("selection") != "none",
-      group_baseline=spec.advantage.group_baseline,
+      group_baseline=spec.advantage.group_baseline or pairwise,
       greedy_baseline=spec.advantage.greedy_baseline,
       critic=spec.advantage.critic,
       bootstraps=spec.advantage.critic == "state",
-      correction_named=behavior or spec.correction_named,
+      correction_named=spec.anchor != "proximal" or spec.correction_named,
       stop_deviation=spec.stopping.stop_deviation,
   )
 
@@ -277,6 +286,8 @@ def statistics(spec: Spec, terms: types.Terms) -> Any:
   spec = spec_lib.with_controls(spec, terms.controls)
   terms = tokens_lib.with_proximal(spec, tokens_lib.selected(spec, terms))
   tokens = tokens_lib.view(spec, terms)
+  if spec.surrogate.pairwise:
+    return jax.lax.stop_gradient(spec.surrogate.statistics(tokens))
   log_ratios, _ = tokens_lib.ratio_logs(spec, tokens)
   sums = spec.trust_region.statistics(log_ratios, tokens)
   return jax.lax.stop_gradient(sums)
@@ -302,11 +313,16 @@ def token_losses(
   region = spec.trust_region(log_ratios, tokens, statistics)
   region = region.exempting(exempt)
   ratios = jnp.exp(log_ratios)
-  losses = spec.surrogate(
-      ratios, region, tokens.advantages, tokens.logprobs
-  )
+  compared = {}
+  if spec.surrogate.pairwise:
+    losses, compared = spec.surrogate.losses(tokens, statistics)
+  else:
+    losses = spec.surrogate(
+        ratios, region, tokens.advantages, tokens.logprobs
+    )
   weighed = spec.surrogate.weighed(ratios, region, tokens.advantages)
   metrics = diagnostics.of_ratios(log_ratios, weighed, exempt, tokens)
+  metrics |= compared
   if spec.choice("weight") != "none":
     log_weights = tokens_lib.correction_logs(spec, tokens)
     weights = spec.weight(log_weights, tokens.layout)

@@ -11,6 +11,7 @@ from jaxrl_llm.losses import budgets
 from jaxrl_llm.losses import corrections
 from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import parts
+from jaxrl_llm.losses import preference
 from jaxrl_llm.losses import ratios
 from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import supervised
@@ -19,7 +20,7 @@ from jaxrl_llm.losses import token_advantages
 from jaxrl_llm.losses import trust_regions
 from jaxrl_llm.losses import value
 
-ANCHORS = ("proximal", "behavior")
+ANCHORS = ("proximal", "behavior", "reference")
 PROXIMALS = ("recomputed", "loglinear")
 # Control that carries the live policy's version, not a number of a part.
 VERSION_CONTROL = "policy_version"
@@ -35,6 +36,7 @@ TRUST_REGIONS = {
     "taper": trust_regions.Taper,
 }
 
+SURROGATES = surrogates.SURROGATES | preference.SURROGATES
 ADVANTAGES = (
     advantages.ADVANTAGES
     | token_advantages.TOKEN_ADVANTAGES
@@ -46,7 +48,7 @@ ADVANTAGES = (
 SLOTS = {
     "ratio": (ratios.RATIOS, "how token ratios combine"),
     "selection": (ratios.SELECTIONS, "wrapper that exempts tokens"),
-    "surrogate": (surrogates.SURROGATES, "loss of a token"),
+    "surrogate": (SURROGATES, "loss of a token"),
     "trust_region": (TRUST_REGIONS, "which tokens an update may move"),
     "aggregation": (masked.AGGREGATIONS, "denominator of the policy loss"),
     "advantage": (ADVANTAGES, "advantage of a response"),
@@ -144,7 +146,7 @@ def known_keys() -> dict[str, tuple[type, str]]:
   """Every key of `config.objective` with its type and meaning."""
   keys = {
       "name": (str, "name in the registry"),
-      "anchor": (str, "policy under the ratio: " + " or ".join(ANCHORS)),
+      "anchor": (str, "policy under the ratio: " + ", ".join(ANCHORS)),
       "proximal": (
           str,
           "proximal log-probs: recomputed by the trainer, or loglinear between"

@@ -43,8 +43,11 @@ class Region:
     )
 
 
-class _Surrogate(parts.Part):
+class Surrogate(parts.Part):
   """A surrogate that leaves the ratio as the trust region left it."""
+
+  # Whether it compares the sequences of a mini-batch (losses/preference.py).
+  pairwise = False
 
   def weighed(
       self, ratios: Array, region: Region, advantages: Array
@@ -54,7 +57,7 @@ class _Surrogate(parts.Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class Ratio(_Surrogate):
+class Ratio(Surrogate):
   """ℓ_t = −A_t r_t."""
 
   formula = "ℓ_t = −A_t {r}"
@@ -68,7 +71,7 @@ class Ratio(_Surrogate):
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightedLogProb(_Surrogate):
+class WeightedLogProb(Surrogate):
   """ℓ_t = −sg[w_t] A_t log π_t, w_t the ratio within absolute bounds."""
 
   weight_min: float | None = parts.key(
@@ -100,7 +103,7 @@ class WeightedLogProb(_Surrogate):
 
 
 @dataclasses.dataclass(frozen=True)
-class LogProb(_Surrogate):
+class LogProb(Surrogate):
   """ℓ_t = −A_t log π_t: REINFORCE; the ratio only feeds the trust region."""
 
   formula = "ℓ_t = −A_t log π_t"
@@ -114,7 +117,7 @@ class LogProb(_Surrogate):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sigmoid(_Surrogate):
+class Sigmoid(Surrogate):
   """SAPO (arXiv 2511.20347): ℓ_t = −A (4/τ) σ(τ(r−1)).
 
   With p = σ(τ(r−1)) its gradient is that of −A r, times 4 p (1−p) ≤ 1.

@@ -50,12 +50,11 @@ class Tokens:
 
 def recorded_dtype(terms: types.Terms) -> jnp.dtype:
   """Float type of the recorded log-probs."""
-  for values in (terms.proximal_logprobs, terms.behavior_logprobs):
-    if values is not None:
-      return values.dtype
-  raise ValueError(
-      "terms: expected proximal_logprobs or behavior_logprobs, found neither."
-  )
+  names = [f"{name}_logprobs" for name in ("proximal", "behavior", "reference")]
+  for name in names:
+    if getattr(terms, name) is not None:
+      return getattr(terms, name).dtype
+  raise ValueError(f"terms: expected one of {', '.join(names)}, found none.")
 
 
 def log_weights(terms: types.Terms, where: masked.Layout) -> Array:

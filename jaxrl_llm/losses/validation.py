@@ -10,6 +10,7 @@ from jaxrl_llm.losses.spec import Spec
 def validate(spec: Spec) -> None:
   """Raises ValueError with the first reason why the spec has no meaning."""
   for rule in (
+      _preferences,
       _corrections,
       _proximal,
       _surrogates,
@@ -20,6 +21,57 @@ def validate(spec: Spec) -> None:
     reason = rule(spec)
     if reason:
       raise ValueError(f"objective {spec.name}: {reason}")
+
+
+def _preferences(spec: Spec) -> str:
+  if not spec.surrogate.pairwise:
+    if spec.anchor != "reference":
+      return ""
+    return (
+        "anchor=reference serves surrogate=preference alone: no step is taken "
+        "from the reference; use anchor=proximal and kl_coefficient, or "
+        "name=dpo."
+    )
+  if spec.anchor != "reference":
+    return (
+        f"anchor={spec.anchor} with surrogate=preference: pairs are compared "
+        "against the reference; use anchor=reference (without bypass)."
+    )
+  words = {
+      "ratio": ("token", "a pair compares sums over whole responses"),
+      "selection": ("none", "no token of a response is exempt from its sum"),
+      "trust_region": ("none", "β alone holds the policy to the reference"),
+      "aggregation": ("token-sum", "the mean over pairs is in the loss"),
+      "advantage": ("reward", "pairs are told by the reward itself"),
+  }
+  for slot, (word, why) in words.items():
+    if spec.choice(slot) != word:
+      return (
+          f"{slot}={spec.choice(slot)} with surrogate=preference: {why}; use "
+          f"{slot}={word}."
+      )
+  return _beside_preferences(spec)
+
+
+def _beside_preferences(spec: Spec) -> str:
+  for slot in ("weight", "rejection"):
+    if spec.choice(slot) != "none":
+      return (
+          f"correction={spec.choice(slot)} with surrogate=preference: a pair "
+          "asks of no policy that drew it; use correction=none."
+      )
+  coefficients = {
+      "kl_coefficient": spec.regularizers.kl_coefficient,
+      "entropy_coefficient": spec.regularizers.entropy_coefficient,
+      "kl_reward_coefficient": spec.shaping.kl_reward_coefficient,
+  }
+  for key, value in coefficients.items():
+    if value:
+      return (
+          f"{key} with surrogate=preference: the loss is a mean over pairs, "
+          "and β holds it to the reference; set it to 0 and dpo_beta instead."
+      )
+  return ""
 
 
 def _corrections(spec: Spec) -> str:
@@ -49,10 +101,10 @@ def _corrections(spec: Spec) -> str:
 def _proximal(spec: Spec) -> str:
   if spec.proximal == "recomputed":
     return ""
-  if spec.anchor == "behavior":
+  if spec.anchor != "proximal":
     return (
-        "proximal=loglinear is read by nothing with anchor=behavior; remove "
-        "it."
+        "proximal=loglinear is read by nothing with "
+        f"anchor={spec.anchor}; remove it."
     )
   needs = {
       "a rejection": isinstance(spec.rejection, corrections.Rejection),

@@ -12,6 +12,7 @@ from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import curate
 from jaxrl_llm.training import packed
+from jaxrl_llm.training import pairs
 from jaxrl_llm.training import scoring
 from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
@@ -30,11 +31,13 @@ class Minibatch:
     tokens: tokens that fill the rows, prompts included; a shared prompt
       counts once.
     known: numbers for the metrics.
+    sequences: terms [N] by sequence id, the same in every micro-batch.
   """
 
   pieces: Sequence[tuple[types.Batch, Mapping[str, np.ndarray]]]
   tokens: int
   known: Mapping[str, float]
+  sequences: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def build(
@@ -83,7 +86,12 @@ def build(
   }
   if whole is not None:
     known |= _savings(whole, rows, tokens)
-  return Minibatch(split(trainer, batch, rows.count, weights), tokens, known)
+  return Minibatch(
+      split(trainer, batch, rows.count, weights),
+      tokens,
+      known,
+      pairs.by_sequence(rollouts, terms) if trainer.needs.pairs else {},
+  )
 
 
 def split(
@@ -147,9 +155,14 @@ def _placed(
     version: types.Array | None,
 ) -> Iterator[tuple[types.Batch, Mapping[str, jax.Array]]]:
   """Yields the micro-batches on the devices, with key and controls."""
+  everywhere = sharding_lib.replicated(trainer.mesh)
+  sequences = jax.device_put(dict(minibatch.sequences), everywhere)
   for piece in minibatch.pieces:
     batch, weights = scoring.place(piece, trainer.rows)
-    yield complete(trainer, batch, number, version), weights
+    batch = complete(trainer, batch, number, version)
+    yield dataclasses.replace(
+        batch, terms=dataclasses.replace(batch.terms, **sequences)
+    ), weights
 
 
 def complete(

@@ -270,8 +270,8 @@ def _refuse_groups_of_one(index: indices.Index, spec: objective.Spec) -> None:
     raise ValueError(
         f"generation.samples_per_prompt: {alone.size} groups have one sample"
         f" (prompt {index.prompt_ids[alone[0]]}), and {spec.name} compares"
-        " samples within a group; generate at least 2, or set"
-        " objective.advantage=reward."
+        " samples within a group; generate at least 2, or choose an objective"
+        " that does not (objective.advantage=reward, or objective.name=sft)."
     )
 
 

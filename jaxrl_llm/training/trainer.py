@@ -103,9 +103,9 @@ def build(
   needs = objective.requirements(spec)
   if needs.reference and reference_params is None:
     raise ValueError(
-        f"train.reference: {spec.name} has a KL to a reference policy, found"
-        " no reference parameters; give a model, or set the KL coefficients"
-        " to 0."
+        f"train.reference: {spec.name} compares with a reference policy, found"
+        " no reference parameters; give a model, or, where only a KL term asks"
+        " for it, set its coefficient to 0."
     )
   if bool(needs.critic) != (critic is not None):
     raise ValueError(

@@ -73,8 +73,9 @@ def job(config: ml_collections.ConfigDict) -> Job:
   if smallest < 2 and objective.requirements(spec(config)).group_baseline:
     raise ValueError(
         f"{key}: expected at least 2, since {config.objective.name} compares"
-        f" the samples of a group, found {smallest}; raise it, or set"
-        " objective.advantage=reward."
+        f" the samples of a group, found {smallest}; raise it, or choose an"
+        " objective that does not (objective.advantage=reward, or"
+        " objective.name=sft)."
     )
   curation(config)
   critic_settings(config)

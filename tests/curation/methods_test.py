@@ -82,6 +82,8 @@ TOGETHER = {
     "prefix budget": ("ps_ppo", {"name": "cppo_prefix"}, "prefix_budget"),
     "statistics": ("ps_ppo", {"name": "acpo_adaptive"}, "bounds of"),
     "statistics, pruned": ("dppo_pruning", {"name": "acpo_adaptive"}, "bounds"),
+    "scores of pairs": ("ippo", {"name": "dpo"}, "curation.name=none"),
+    "weights of pairs": ("codapo", {"name": "dpo"}, "in pairs"),
     "normalised weights": (
         "codapo",
         {"name": "grpo", "correction": "tis", "correction_normalize": True},

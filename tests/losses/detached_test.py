@@ -32,6 +32,7 @@ SPECS = {
     "taper": {"name": "topr"},
     "sigmoid": {"name": "sapo"},
     "sis": {"name": "sis", "selection_topk": 4},
+    "pairs": {"name": "dpo"},
     "regularized": {
         "name": "ppo", "kl_coefficient": 0.1, "entropy_coefficient": 0.1
     },

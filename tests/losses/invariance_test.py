@@ -222,6 +222,14 @@ def test_float32_layouts_agree(name):
     _assert_same(packed, found, batch, _evaluate(spec, batch), 1e-5)
 
 
+def _net_wins(sequences):
+  """(Pairs won − pairs lost) / pairs, of each sequence."""
+  of = lambda name: np.array([s[name][0] for s in sequences])
+  scores, groups = of("advantages"), of("group_ids")
+  over = (groups[:, None] == groups) & (scores[:, None] > scores)
+  return (over.sum(axis=1) - over.sum(axis=0)) / over.sum()
+
+
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_first_step_identity(name):
   """live = proximal = behavior: gradient −A × aggregation weight.
@@ -249,6 +257,12 @@ def test_first_step_identity(name):
     wanted = -jnp.where(batch.mask, batch.advantages, 0.0) * weights
     if name == "acpo_advantage":
       wanted = jnp.where(jnp.abs(batch.advantages) > 3.0, 0.0, wanted)
+      assert np.any(wanted != 0)
+    if spec.surrogate.pairwise:
+      # −log σ(z) has the slope −½ at z = 0.
+      pulls = 0.5 * spec.surrogate.dpo_beta * _net_wins(sequences)
+      wanted = -jnp.where(batch.mask, pulls[batch.sequence_ids], 0.0)
+      wanted = wanted * weights
       assert np.any(wanted != 0)
     np.testing.assert_allclose(gradient, wanted, rtol=1e-12, atol=1e-14)
 

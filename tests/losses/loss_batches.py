@@ -186,7 +186,22 @@ def pack(spec, rows, width, *, left=0, garbage=0.0, key=None):
       name: jnp.asarray(value, _dtype(name, value))
       for name, value in fields.items()
   }
+  if needs.pairs:
+    arrays |= by_sequence([s for row in rows for s in row])
   return types.Terms(key=key, **arrays)
+
+
+def by_sequence(sequences, size=16):
+  """Scores and groups [size] by sequence id; NaN and -1 beyond."""
+  scores, groups = np.full(size, np.nan), np.full(size, -1)
+  for sequence in sequences:
+    number = sequence["sequence_ids"][0]
+    scores[number] = sequence["advantages"][0]
+    groups[number] = sequence["group_ids"][0]
+  return {
+      "sequence_scores": jnp.asarray(scores, float),
+      "sequence_groups": jnp.asarray(groups, jnp.int32),
+  }
 
 
 def _dtype(name, value):

@@ -17,7 +17,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 NAMES = (
     "ppo grpo dr_grpo dapo gspo gspo_token cispo rloo reinforce_pp"
     " reinforce_pp_baseline remax sapo topr decoupled_ppo dppo_divergence espo"
-    " ctpo ctpo_geomean cppo_prefix acpo_advantage acpo_adaptive sis sft"
+    " ctpo ctpo_geomean cppo_prefix acpo_advantage acpo_adaptive sis"
+    " sft dpo"
 ).split()
 
 
@@ -161,6 +162,51 @@ REFUSED = {
     "buffer above limit": (
         {"name": "dapo", "overlong_limit": 100}, "exceeds overlong_limit"
     ),
+    "reference under a ratio": (
+        {"name": "ppo", "anchor": "reference"}, "name=dpo"
+    ),
+    "pairs against the behavior policy": (
+        {"name": "dpo", "correction": "bypass"}, "use anchor=reference"
+    ),
+    "pairs in a trust region": (
+        {"name": "dpo", "trust_region": "clip"}, "use trust_region=none"
+    ),
+    "pairs of sequence ratios": (
+        {"name": "dpo", "ratio": "sequence"}, "use ratio=token"
+    ),
+    "pairs with exempt tokens": (
+        {"name": "dpo", "selection": "sis"}, "use selection=none"
+    ),
+    "pairs in a token mean": (
+        {"name": "dpo", "aggregation": "token-mean"},
+        "use aggregation=token-sum",
+    ),
+    "pairs of advantages": (
+        {"name": "dpo", "advantage": "group_std"}, "use advantage=reward"
+    ),
+    "pairs with a weight": (
+        {"name": "dpo", "correction": "tis"}, "correction=tis with"
+    ),
+    "pairs with a rejection": (
+        {"name": "dpo", "correction": "mis"}, "correction=rejection with"
+    ),
+    "pairs with a KL": (
+        {"name": "dpo", "kl_coefficient": 0.1}, "kl_coefficient with.*dpo_beta"
+    ),
+    "pairs with an entropy bonus": (
+        {"name": "dpo", "entropy_coefficient": 0.1}, "entropy_coefficient with"
+    ),
+    "pairs with a KL in the reward": (
+        {"name": "dpo", "kl_reward_coefficient": 0.1},
+        "kl_reward_coefficient with",
+    ),
+    "pairs under loglinear": (
+        {"name": "dpo", "proximal": "loglinear"}, "read by nothing"
+    ),
+    "labels mostly wrong": (
+        {"name": "dpo", "label_smoothing": 0.6}, "expected <= 0.5"
+    ),
+    "pairs of a ratio loss": ({"name": "ppo", "pairs": "all"}, "preference"),
     "imitation with a KL in the reward": (
         {"name": "sft", "kl_reward_coefficient": 0.1}, "kl_coefficient"
     ),
@@ -257,6 +303,9 @@ def test_requirements():
   assert needs(name="ppo", kl_coefficient=0.1).reference
   assert needs(name="remax").greedy_baseline
   assert not needs(name="topr").group_baseline
+  dpo = needs(name="dpo")
+  assert dpo.reference and dpo.statistics and dpo.pairs and dpo.group_baseline
+  assert dpo.correction_named and not dpo.proximal
   loglinear = needs(name="decoupled_ppo", proximal="loglinear")
   assert loglinear.versions and not loglinear.proximal
 

@@ -56,6 +56,7 @@ def test_the_curation_is_described(capsys):
     ("remax", "one greedy response per prompt"),
     ("acpo_adaptive", "a gradient-free pass over each mini-batch"),
     ("grpo", "groups of two or more responses"),
+    ("dpo", "a reference policy"),
 ])
 def test_needs_are_said(name, words, capsys):
   door.main(["describe", CONFIG, f"--config.objective.name={name}"])

@@ -1,6 +1,7 @@
 """How the metrics of a run show what an objective did, one word each."""
 
 from collections.abc import Mapping, Sequence
+import math
 
 Updates = Sequence[Mapping[str, float]]
 # Between the deviations of a round's second update and of its last.
@@ -10,6 +11,22 @@ STOP = 0.35
 def uncut(updates: Updates) -> bool:
   """No token loses its gradient."""
   return all(u["clip"] == 0 for u in updates)
+
+
+def preferred(updates: Updates) -> bool:
+  """No margin at the start, where the policy is the reference; then a wide one.
+
+  A mini-batch seen again has a wider margin than at first.
+  """
+  margins = [u["pair_margin"] for u in updates]
+  sure = min(u["pair_accuracy"] for u in updates[2:4])
+  return (
+      abs(margins[0]) < 1e-5
+      and abs(updates[0]["loss"] - math.log(2)) < 1e-5
+      and min(margins[2:4]) > 0.1
+      and sure > 0.9
+      and all(u["pairs"] > 0 for u in updates)
+  )
 
 
 def imitated(updates: Updates) -> bool:
