@@ -8,8 +8,9 @@ Command: python -m jaxrl_llm run --config=configs/objectives/dpo.py
   --workdir=runs/dpo
 Hardware: one CPU core.
 Expect: in metrics.jsonl `loss` is log 2 and `pair_margin` 0 at the first
-  update; then `pair_margin` grows and `pair_accuracy` nears 1. Nearly all
-  groups of the first rounds are left out, for all their answers fail.
+  update; over the updates of a round `pair_margin` and `pair_accuracy` rise,
+  and the next round's fresh pairs bring them down. Most groups of the first
+  round are left out, for all their answers fail.
 """
 
 import ml_collections

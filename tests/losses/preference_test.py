@@ -151,7 +151,7 @@ def test_golden():
 
 
 @pytest.mark.parametrize("mode,flipped", [
-    ("all", 0.0), ("all", 0.2), ("best_worst", 0.0), ("best_worst", 0.2),
+    ("all", 0.0), ("all", 0.2), ("best_worst", 0.0),
 ])
 @hp.settings(deadline=None, max_examples=15)
 @hp.given(
@@ -163,7 +163,7 @@ def test_golden():
     order=st.permutations(range(ROWS)),
     packed=st.booleans(),
     garbage=st.sampled_from([0.0, np.nan, -np.inf]),
-    pieces=st.sampled_from([1, 2, 3, 6]),
+    pieces=st.sampled_from([1, 3, 6]),
 )
 def test_any_layout_gives_the_definition(
     mode, flipped, seed, groups, rewards, order, packed, garbage, pieces

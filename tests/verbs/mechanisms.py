@@ -14,10 +14,7 @@ def uncut(updates: Updates) -> bool:
 
 
 def preferred(updates: Updates) -> bool:
-  """No margin at the start, where the policy is the reference; then a wide one.
-
-  A mini-batch seen again has a wider margin than at first.
-  """
+  """No margin where the policy is the reference; a wide one a round later."""
   margins = [u["pair_margin"] for u in updates]
   sure = min(u["pair_accuracy"] for u in updates[2:4])
   return (
