@@ -14,7 +14,7 @@ def uncut(updates: Updates) -> bool:
 
 
 def preferred(updates: Updates) -> bool:
-  """No margin where the policy is the reference; a wide one a round later."""
+  """No margin where the policy is the reference; a wide one an epoch later."""
   margins = [u["pair_margin"] for u in updates]
   sure = min(u["pair_accuracy"] for u in updates[2:4])
   return (
