@@ -12,7 +12,7 @@ Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
-class Imitation(parts.Part):
+class Imitation(advantages.Advantage):
   """A = 1[R > threshold]; responses with A = 0 are as good as not there.
 
   With the surrogate log_prob the loss is the negative log-likelihood of the
@@ -24,10 +24,6 @@ class Imitation(parts.Part):
       "reward above which a response is imitated; the others enter neither"
       " the loss nor its denominator",
   )
-
-  group_baseline = False
-  greedy_baseline = False
-  per_token = False
 
   def __call__(self, episodes: advantages.Episodes) -> Array:
     chosen = episodes.valid & (episodes.totals() > self.imitate_above)

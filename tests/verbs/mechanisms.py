@@ -14,23 +14,26 @@ def uncut(updates: Updates) -> bool:
 
 
 def preferred(updates: Updates) -> bool:
-  """No margin where the policy is the reference; a wide one an epoch later."""
+  """No margin where the policy is the reference; it grows with each epoch."""
   margins = [u["pair_margin"] for u in updates]
-  sure = min(u["pair_accuracy"] for u in updates[2:4])
+  epochs = [margins[n] + margins[n + 1] for n in range(0, 8, 2)]
+  right = [u["pair_accuracy"] for u in (*updates[2:4], *updates[6:])]
   return (
       abs(margins[0]) < 1e-5
       and abs(updates[0]["loss"] - math.log(2)) < 1e-5
-      and min(margins[2:4]) > 0.1
-      and sure > 0.9
+      and epochs[1] > epochs[0] + 0.1
+      and epochs[3] > epochs[2] + 0.1
+      and min(right) > 0.6
       and all(u["pairs"] > 0 for u in updates)
   )
 
 
 def imitated(updates: Updates) -> bool:
-  """The NLL of what is imitated falls while a round is trained on."""
+  """The NLL of what is imitated falls from an epoch to the next."""
   losses = [u["loss"] for u in updates]
-  first, last = losses[0] + losses[1], losses[2] + losses[3]
-  return uncut(updates) and last < 0.9 * first
+  epochs = [losses[n] + losses[n + 1] for n in range(0, 8, 2)]
+  falls = epochs[1] < 0.95 * epochs[0] and epochs[3] < 0.95 * epochs[2]
+  return uncut(updates) and falls
 
 
 def cut(updates: Updates) -> bool:
