@@ -112,8 +112,8 @@ def select(
     chosen_mask = _within_limit(index, kept_mask, group_limit)
     drops["limit"] = int(np.sum(kept_mask & ~chosen_mask))
     kept_mask = chosen_mask
-  taught = drops["uniform"] + drops.get("ignored", 0)
-  if not kept_mask.any() and not taught:
+  by_design = drops["uniform"] + drops.get("ignored", 0)
+  if not kept_mask.any() and not by_design:
     counts = ", ".join(f"{name} {count}" for name, count in drops.items())
     raise ValueError(
         f"expected records to train on, all {len(index)} were dropped"
