@@ -6,8 +6,8 @@ goes on with what did not end.
 Command: python -m jaxrl_llm run --config=configs/objectives/tppo.py
   --workdir=runs/tppo
 Hardware: one CPU core.
-Expect: responses of several policy versions; the critic learns from those
-  that are finished.
+Expect: `unfinished` in metrics.jsonl from round 0 on and `continued` from
+  round 1 on; the critic learns from responses that are finished.
 """
 
 import ml_collections
@@ -16,9 +16,11 @@ from configs import tiny
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns the tiny job under T-PPO, one round of pretraining first."""
+  """Returns the tiny job under T-PPO, two rounds of pretraining first."""
   config = tiny.get_config()
   config.objective.name = "tppo"
-  config.critic.pretrain_rounds = 1
-  config.run.rounds = 3
+  config.sampling.max_new_tokens = 8
+  config.generation.window = 4
+  config.critic.pretrain_rounds = 2
+  config.run.rounds = 5
   return config

@@ -59,7 +59,7 @@ class MetricsWriter:
     self._file.write(json.dumps(record) + "\n")
     self._file.flush()
     for name, value in values.items():
-      if isinstance(value, (int, float)):
+      if isinstance(value, (int, float)) and math.isfinite(value):
         scalar = summary.scalar(f"{kind}/{name}", value)
         self._add(step, summary=scalar)
     self._board.flush()

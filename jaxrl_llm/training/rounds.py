@@ -63,11 +63,6 @@ def numbers(work: Round, number: int) -> dict[str, float]:
   return values
 
 
-def accepts_unfinished(spec: objective.Spec) -> bool:
-  """Whether the objective trains on responses without a reward."""
-  return getattr(objective.requirements(spec), "bootstraps", False)
-
-
 def idle_reason(work: Round) -> str:
   """Says why a round without rollout batches has none."""
   ignored = work.selection.drops.get("ignored", 0)
@@ -278,7 +273,7 @@ def _refuse_groups_of_one(index: indices.Index, spec: objective.Spec) -> None:
 def _refuse_unfinished(index: indices.Index, spec: objective.Spec) -> None:
   """Refuses responses without a reward, where the objective needs one."""
   count = int(np.sum(index.unfinished_mask))
-  if count and not accepts_unfinished(spec):
+  if count and not objective.requirements(spec).bootstraps:
     raise ValueError(
         f"objective.name: {count} of {len(index)} responses are unfinished"
         f" (generation.window) and have no reward, which {spec.name} needs;"

@@ -7,8 +7,8 @@ import ml_collections
 from jaxrl_llm import types
 from jaxrl_llm.data import manifest
 from jaxrl_llm.data import shards
+from jaxrl_llm.losses import objective
 from jaxrl_llm.rollout import windows
-from jaxrl_llm.training import rounds
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 
@@ -29,7 +29,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   if not cuts(config):
     return
   found = f"generation.window: found {config.generation.window}"
-  if not rounds.accepts_unfinished(parts.spec(config)):
+  if not objective.requirements(parts.spec(config)).bootstraps:
     raise ValueError(
         f"{found}, but {config.objective.name} needs the reward of every"
         " response and a window leaves some unfinished; set it to 0, or choose"

@@ -10,6 +10,7 @@ from configs import tiny
 from jaxrl_llm import __main__ as door
 from jaxrl_llm.allocation import registry
 from jaxrl_llm.curation import methods
+from jaxrl_llm.data import shards
 from jaxrl_llm.rollout import rewards
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import metrics
@@ -124,6 +125,20 @@ def test_a_bandit_tries_another_bound_each_round(run, tmp_path):
   files = sorted((tmp_path / "controls").glob("round_*.json"))
   bounds = [json.loads(path.read_text())["bound"] for path in files]
   assert bounds == pytest.approx([0.02, 0.116, 0.212, 0.308])
+
+
+def test_windows_of_tppo(run, tmp_path):
+  """Its critic waits for finished responses; tokens bear their versions."""
+  changes = {"run.rounds": 4, "prompts.count": 64}
+  updates, batches = run("objectives/tppo", **changes)
+  assert {u["round"] for u in updates} == {2, 3}
+  # Hardly a response stops by itself: windows of 4 tokens end all of 8.
+  assert [batch["unfinished"] > 0 for batch in batches] == [1, 0, 1, 1]
+  assert [batch["continued"] > 0 for batch in batches] == [0, 1, 0, 1]
+  folder = shards.open_folder(tmp_path / "rollouts/round_00003/host_000")
+  versions = {tuple(folder[n].policy_versions) for n in range(len(folder))}
+  learned = sum(u["round"] == 2 for u in updates)
+  assert (0,) * 4 + (learned,) * 4 in versions
 
 
 def test_a_critic_beside_ppo(run):

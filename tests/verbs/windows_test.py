@@ -16,7 +16,6 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import feedback
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import metrics
-from jaxrl_llm.training import rounds
 from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
@@ -43,14 +42,8 @@ SMALL = (
     "--config.train.groups_per_minibatch=4",
 )
 ALONE = (
-    "--config.objective.advantage=reward", "--config.objective.correction=none"
+    "--config.objective.advantage=gae", "--config.objective.correction=none"
 )
-
-
-@pytest.fixture
-def bootstrapping(monkeypatch):
-  """Lets an objective without a group baseline stand for one with a critic."""
-  monkeypatch.setattr(rounds, "accepts_unfinished", lambda spec: True)
 
 
 @pytest.fixture
@@ -98,7 +91,6 @@ def whole(tmp_path_factory):
   """A run that nothing interrupted, and what it printed."""
   workdir = tmp_path_factory.mktemp("whole")
   with pytest.MonkeyPatch.context() as patch:
-    bootstrapping.__wrapped__(patch)
     stopping.__wrapped__(patch)
     with contextlib.redirect_stdout(io.StringIO()) as output:
       assert call("run", workdir) == 0
@@ -177,7 +169,7 @@ def strike(patch, module, name, count):
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(
-    whole, tmp_path, monkeypatch, bootstrapping, stopping
+    whole, tmp_path, monkeypatch, stopping
 ):
   # Inside a shard folder, between generation and training, inside training.
   for module, name, count in (
@@ -195,7 +187,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
 
 
 def test_more_rounds_go_on_with_the_last(
-    whole, tmp_path, bootstrapping, stopping
+    whole, tmp_path, stopping
 ):
   shutil.copytree(whole[0], tmp_path / "more")
   left = {name_of(x) for x in records(whole[0], ROUNDS - 1) if x.unfinished}
@@ -205,7 +197,7 @@ def test_more_rounds_go_on_with_the_last(
 
 
 def test_a_missing_round_before_is_one_clear_line(
-    whole, tmp_path, capsys, bootstrapping, stopping
+    whole, tmp_path, capsys, stopping
 ):
   workdir = tmp_path / "copy"
   shutil.copytree(whole[0], workdir)
@@ -218,7 +210,7 @@ def test_a_missing_round_before_is_one_clear_line(
 
 
 def test_other_responses_than_the_plan_was_made_for_are_refused(
-    whole, tmp_path, capsys, bootstrapping, stopping
+    whole, tmp_path, capsys, stopping
 ):
   workdir = tmp_path / "copy"
   shutil.copytree(whole[0], workdir)
@@ -257,7 +249,7 @@ def test_where_few_problems_are_free_a_round_is_smaller(whole, tmp_path):
   assert (again.prompts, again.counts) == (plan.prompts, plan.counts)
 
 
-def test_where_all_go_on_no_prompt_is_posed(tmp_path, bootstrapping):
+def test_where_all_go_on_no_prompt_is_posed(tmp_path):
   """The plain tokenizer ends next to no response; windows of one token."""
   window = "--config.generation.window=1"
   workdir = tmp_path
@@ -277,7 +269,8 @@ def test_an_objective_that_needs_rewards_is_refused_at_once(
     tmp_path, capsys, monkeypatch, verb
 ):
   monkeypatch.delattr("jaxrl_llm.verbs.parts.model")
-  assert call(verb, tmp_path) == door.USER_ERROR
+  group = "--config.objective.advantage=group_std"
+  assert call(verb, tmp_path, group) == door.USER_ERROR
   text = capsys.readouterr().err
   assert "error: generation.window: found 2, but ctpo needs the rew" in text
   assert text.count("\n") == 1
@@ -290,19 +283,16 @@ def test_an_objective_that_needs_rewards_is_refused_at_once(
         ("curation.name=codapo", "curation.name=codapo counts solved"),
     ],
 )
-def test_what_reads_rewards_of_whole_responses_is_refused(
-    bootstrapping, change, reason
-):
-  config, _ = flags.parse("run", [*SMALL, f"--config.{change}"])
+def test_what_reads_rewards_of_whole_responses_is_refused(change, reason):
+  config, _ = flags.parse("run", [*SMALL, *ALONE, f"--config.{change}"])
   with pytest.raises(ValueError, match=reason):
     windows.check(config)
 
 
 def test_a_window_as_long_as_a_response_asks_for_nothing():
   for window in (0, LIMIT, LIMIT + 1):
-    config, _ = flags.parse(
-        "run", [*SMALL, f"--config.generation.window={window}"]
-    )
+    words = [*SMALL, f"--config.generation.window={window}"]
+    config, _ = flags.parse("run", words)
     windows.check(config)
     assert not windows.unfinished(config, pathlib.Path("nowhere"), 3)
 
@@ -313,6 +303,7 @@ def test_frozen_shards_with_unfinished_responses_are_refused(
   folder = folders.round_folder(whole[0], 0)
   assert call(
       "train", tmp_path, "--config.generation.window=0",
+      "--config.objective.advantage=group_std",
       f"--config.train.rollouts={folder}",
   ) == door.USER_ERROR
   assert f"of {BUDGET} responses are unfinished" in capsys.readouterr().err
