@@ -11,6 +11,10 @@ GROUPS = {"proximal": True, "group_baseline": True}
 BEHAVIOR = {"correction_named": True}
 TOKENS = {"proximal": True, "token_rewards": True}
 STATE = TOKENS | {"critic": "state", "bootstraps": True}
+DPO = BEHAVIOR | {
+    "group_baseline": True, "pairs": True, "reference": True,
+    "statistics": True,
+}
 WANTED = {
     "acpo_adaptive": GROUPS | {"statistics": True},
     "acpo_advantage": GROUPS,
@@ -22,6 +26,7 @@ WANTED = {
     "dapo": GROUPS,
     "decoupled_ppo": GROUPS | {"correction_named": True},
     "dppo_divergence": BEHAVIOR | {"group_baseline": True},
+    "dpo": DPO,
     "dr_grpo": GROUPS,
     "dvpo": TOKENS | {"critic": "action"},
     "espo": GROUPS | {"stop_deviation": 0.25},
@@ -34,6 +39,7 @@ WANTED = {
     "remax": {"proximal": True, "greedy_baseline": True},
     "rloo": GROUPS,
     "sapo": GROUPS,
+    "sft": BEHAVIOR,
     "sis": GROUPS | {"key": True, "proximal_topk": 100},
     "topr": BEHAVIOR,
     "tppo": STATE,
