@@ -100,8 +100,8 @@ def get_config() -> ml_collections.ConfigDict:
 
   config.allocation = ml_collections.ConfigDict()
   # How a round shares out its prompts_per_round × samples_per_prompt
-  # responses: uniform, cero, knapsack, gvm, reinforce_ada, dapo, codapo or
-  # spo. Every other key is unset: the registry's value applies. Setting a key
+  # responses: uniform, cero, knapsack, gvm, reinforce_ada, dapo, codapo,
+  # dppo_pruning or spo. Every other key is unset: the registry's value applies. Setting a key
   # that the chosen method does not read is an error.
   config.allocation.name = "uniform"
   # Responses that are given together (cero, gvm).
@@ -155,6 +155,11 @@ def get_config() -> ml_collections.ConfigDict:
   config.allocation.oversampling = placeholder(float)
   # Prompts of a round per wanted prompt at most (dapo).
   config.allocation.max_batches = placeholder(int)
+  # Probability that a prompt below the threshold is left out (dppo_pruning).
+  config.allocation.prune_probability = placeholder(float)
+  # Mean |A| of a prompt's last visit below which that happens; unset: the mean
+  # over the round's prompts that were posed before (dppo_pruning).
+  config.allocation.prune_threshold = placeholder(float)
   # Prompts of a round that the next one poses again (codapo).
   config.allocation.top_k = placeholder(int)
   # Weight of a prompt that is solved always or never (spo).

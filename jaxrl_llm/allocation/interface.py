@@ -51,6 +51,8 @@ class Outcomes:
     confidence: float [M], exp of the mean over responses of their mean
       log-prob per token under the behaviour policy, 0 where left out; None
       where nobody reads it.
+    sizes: float [M], mean |A| of the responses, 0 of groups that were not
+      trained on; None where nobody reads it.
   """
 
   samples: np.ndarray
@@ -58,6 +60,7 @@ class Outcomes:
   correct: np.ndarray
   gradients: np.ndarray
   confidence: np.ndarray | None = None
+  sizes: np.ndarray | None = None
 
   @classmethod
   def of(
@@ -66,13 +69,13 @@ class Outcomes:
     """Reads the groups of a feedback file.
 
     Args:
-      groups: objects with prompt_id, samples, scored, correct, mean_gradient
-        and confidence; those of other prompts are left out.
+      groups: objects with prompt_id, samples, scored, correct, mean_gradient,
+        confidence and mean_abs_advantage; those of other prompts are left out.
       prompt_ids: of the pool, in its order.
     """
     place = {prompt_id: number for number, prompt_id in enumerate(prompt_ids)}
     counts = np.zeros((3, len(place)), np.int64)
-    gradients, confidence = np.zeros((2, len(place)))
+    gradients, confidence, sizes = np.zeros((3, len(place)))
     for group in groups:
       index = place.get(group["prompt_id"])
       if index is None:
@@ -80,7 +83,8 @@ class Outcomes:
       counts[:, index] = group["samples"], group["scored"], group["correct"]
       gradients[index] = group["mean_gradient"]
       confidence[index] = group["confidence"]
-    return cls(*counts, gradients, confidence)
+      sizes[index] = group["mean_abs_advantage"]
+    return cls(*counts, gradients, confidence, sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +104,12 @@ class Allocator:
   Attributes:
     state: kind of its state.
     learns: whether it reads feedback.
+    weighs: whether prompts have weights in the loss.
   """
 
   state: type[State] = State
   learns: bool = True
+  weighs: bool = False
 
   @property
   def group_limit(self) -> int | None:
@@ -139,6 +145,19 @@ class Allocator:
         the first `budget.prompts` are the round's by turn.
     """
     raise NotImplementedError
+
+  def weights(
+      self, state: State, budget: Budget, order: np.ndarray
+  ) -> np.ndarray:
+    """Returns float [M], what the loss of each posed prompt is multiplied by.
+
+    Args:
+      state: as in `propose`.
+      budget: as in `propose`.
+      order: as in `propose`.
+    """
+    del state, budget
+    return np.ones(len(order))
 
   def observe(self, state: State, outcomes: Outcomes) -> State:
     """Returns the state after the round that `state` proposed for."""

@@ -8,6 +8,7 @@ from typing import Any
 from jaxrl_llm.allocation import cero
 from jaxrl_llm.allocation import codapo
 from jaxrl_llm.allocation import dapo
+from jaxrl_llm.allocation import dppo_pruning
 from jaxrl_llm.allocation import gvm
 from jaxrl_llm.allocation import interface
 from jaxrl_llm.allocation import keys
@@ -62,6 +63,10 @@ _METHODS = (
     Method(
         "codapo", "CoDaPO: the most learnable questions again", "2606.07950",
         codapo.Codapo(),
+    ),
+    Method(
+        "dppo_pruning", "DPPO: prompts pruned by their history, without bias",
+        "2603.04135", dppo_pruning.DppoPruning(),
     ),
     Method(
         "spo", "Single-stream Policy Optimization: prompt sampling",

@@ -1,7 +1,7 @@
 """Steps that leave completions, or the ends of completions, out of an update.
 
 What is pruned is decided after the rollout and saves no decoding. Which
-prompts are posed is the generator's choice, and no part of these steps.
+prompts are posed is the generator's choice: allocation.name=dppo_pruning.
 """
 
 import dataclasses
@@ -84,8 +84,8 @@ class RandomPruning(episodes_lib.Step):
   A completion below the threshold is dropped with probability r and weighs
   1 / (1 − r) where it stays (Horvitz-Thompson), so that the expected sum is
   that of all. A reconstruction of the completion level of DPPO (arXiv
-  2603.04135), whose rule is not published in full; its prompt level is the
-  generator's.
+  2603.04135), whose rule is not published in full; its prompt level is
+  allocation.name=dppo_pruning.
   """
 
   prune_probability: float = parts.key(

@@ -112,7 +112,8 @@ def split(
   """
   batch = _with_topk(batch, trainer)
   if weights is None:
-    weights = _denominators(trainer, batch, False)
+    # Without a curation all weights are those of prompts.
+    weights = _denominators(trainer, batch, trainer.curation is None)
   return packed.cut((batch, weights), trainer.shape.rows, count)
 
 

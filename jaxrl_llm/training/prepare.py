@@ -74,6 +74,8 @@ def obtain(
   prepared = compute(trainer, state, work, batch)
   if trainer.curation is not None:
     prepared = curated(trainer, state, work, batch, prepared)
+  if work.weights is not None:
+    prepared = _weighed(work, batch, prepared)
   if jax.process_index() == 0:
     stored.save(path, prepared, key)
   return prepared
@@ -162,6 +164,14 @@ def curated(
   )
   added["weights"] = np.concatenate(step(episodes))
   return dataclasses.replace(prepared, terms={**prepared.terms, **added})
+
+
+def _weighed(work, batch, prepared) -> stored.Prepared:
+  """Multiplies the weights of tokens by those of their prompts."""
+  weights = np.repeat(work.weights[batch.positions], prepared.lengths)
+  weights = weights * prepared.terms.get("weights", 1.0)
+  terms = {**prepared.terms, "weights": weights.astype(np.float32)}
+  return dataclasses.replace(prepared, terms=terms)
 
 
 def _solved(work, batch) -> dict[int, float]:

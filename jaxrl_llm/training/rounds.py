@@ -15,6 +15,11 @@ from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
 
 
+# Key of a folder's recorded configuration: what the loss of each prompt is
+# multiplied by, by its id in decimal digits; 1 where nothing is said.
+PROMPT_WEIGHTS = "prompt_weights"
+
+
 @dataclasses.dataclass(frozen=True)
 class Round:
   """What one round trains on, the same on every host and every resume.
@@ -26,6 +31,8 @@ class Round:
     batches: rollout batches in order.
     stale_mask: bool over positions, drawn by other weights than those the
       round begins with; all False where a round is resumed in its middle.
+    weights: float64 over positions, of the prompt (see PROMPT_WEIGHTS); None
+      where all are 1.
   """
 
   records: reading.Records
@@ -33,6 +40,7 @@ class Round:
   selection: plan.Selection
   batches: Sequence[plan.RolloutBatch]
   stale_mask: np.ndarray
+  weights: np.ndarray | None
 
   def minibatches(
       self, batch: plan.RolloutBatch, groups_per_minibatch: int
@@ -165,7 +173,23 @@ def open_round(
         spec, stale_mask[selection.positions], len(batches)
     )
     _refuse_foreign_versions(spec, index, stale_mask, position, lineage)
-  return Round(reading.Records(opened), index, selection, batches, stale_mask)
+  return Round(
+      reading.Records(opened), index, selection, batches, stale_mask,
+      _prompt_weights(opened, index),
+  )
+
+
+def _prompt_weights(
+    folders: Sequence[shards.Folder], index: indices.Index
+) -> np.ndarray | None:
+  """Reads what the allocation wants each prompt to weigh."""
+  known: dict[str, float] = {}
+  for folder in folders:
+    known |= folder.metadata.config.get(PROMPT_WEIGHTS, {})
+  if not known:
+    return None
+  ids = index.prompt_ids.tolist()
+  return np.array([known.get(str(prompt_id), 1.0) for prompt_id in ids])
 
 
 def _ignored(index: indices.Index, spec: objective.Spec) -> np.ndarray | None:

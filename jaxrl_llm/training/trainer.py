@@ -56,15 +56,13 @@ class Trainer:
   @property
   def terms(self) -> frozenset[str]:
     """Prepared terms that the objective reads, whatever else is stored."""
-    names = {"advantages"}
+    names = {"advantages", "weights"}
     if self.needs.proximal:
       names.add("proximal_logprobs")
     if self.needs.proximal_topk:
       names |= {"topk_ids", "topk_anchor_logprobs"}
     if self.needs.reference:
       names.add("reference_logprobs")
-    if self.curation is not None:
-      names.add("weights")
     return frozenset(names)
 
   @property

@@ -36,11 +36,13 @@ class Plan:
     prompts: those with responses that go on, then those that are posed.
     counts: new responses of each, 0 for the former.
     continued: unfinished responses of the round before.
+    weights: what the loss of each prompt is multiplied by; empty for 1.
   """
 
   prompts: Sequence[prompts_lib.Prompt]
   counts: Sequence[int]
   continued: Sequence[types.Rollout] = ()
+  weights: Sequence[float] = ()
 
 
 def informed(
@@ -100,6 +102,7 @@ def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
   )
   order = [place[prompt.prompt_id] for prompt in turn]
   going_on = dict.fromkeys(place[x.prompt_id] for x in continued)
+  weights = np.ones(len(pool))
   if continued:  # The allocation is uniform, see windows.check.
     free = np.array([k for k in order if k not in going_on], np.int64)
     left = budget.responses - len(continued)
@@ -107,9 +110,13 @@ def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
   else:
     memory = _memory(job, allocator, state)
     counts = allocator.propose(memory, budget, np.array(order))
+    weights = allocator.weights(memory, budget, np.array(order))
   chosen = [*going_on, *(k for k in order if counts[k])]
   made = Plan(
-      [pool[k] for k in chosen], [int(counts[k]) for k in chosen], continued
+      [pool[k] for k in chosen],
+      [int(counts[k]) for k in chosen],
+      continued,
+      [float(weights[k]) for k in chosen] if allocator.weighs else (),
   )
   if jax.process_index() == 0:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,6 +127,7 @@ def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
             "prompt_ids": [prompt.prompt_id for prompt in made.prompts],
             "counts": made.counts,
             "continued": [rollout.record_id for rollout in continued],
+            "weights": made.weights,
         },
     )
   return made
@@ -203,4 +211,5 @@ def _read(
       [known[prompt_id] for prompt_id in content["prompt_ids"]],
       content["counts"],
       continued,
+      content["weights"],
   )

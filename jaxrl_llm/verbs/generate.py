@@ -13,6 +13,7 @@ import ml_collections
 
 from jaxrl_llm.losses import objective
 from jaxrl_llm.rollout import generator
+from jaxrl_llm.training import rounds as rounds_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import flags
@@ -73,6 +74,10 @@ def round_of(
   number = state.position.round
   needs = objective.requirements(parts.spec(job.config))
   folder = folders.host_folder(workdir, number, jax.process_index())
+  described = record.select(job.config, ("model", "prompts", "reward"))
+  if plan.weights:
+    ids = [str(prompt.prompt_id) for prompt in plan.prompts]
+    described[rounds_lib.PROMPT_WEIGHTS] = dict(zip(ids, plan.weights))
   stats = generator.generate_round(
       job.model.policy,
       state.params,
@@ -88,7 +93,7 @@ def round_of(
       seed=job.config.seed,
       grader=job.grader,
       continued=plan.continued,
-      config=record.select(job.config, ("model", "prompts", "reward")),
+      config=described,
       baselines=needs.greedy_baseline,
       host=jax.process_index(),
       hosts=jax.process_count(),

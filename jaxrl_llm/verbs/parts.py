@@ -308,7 +308,24 @@ def allocator(config: ml_collections.ConfigDict) -> interface.Allocator:
   """Makes what shares out the rollouts of a round."""
   made = registry.build(settings.overrides("allocation", config))
   made.check_budget(budget(config))
+  if made.weighs:
+    _check_weights(config)
   return made
+
+
+def _check_weights(config: ml_collections.ConfigDict) -> None:
+  """Refuses what would not carry the weights of prompts into every term."""
+  found = f"allocation.name: {config.allocation.name} weighs prompts, "
+  if objective.requirements(spec(config)).statistics:
+    raise ValueError(
+        f"{found}and {config.objective.name} takes statistics over a whole"
+        " mini-batch; choose another objective or allocation."
+    )
+  if config.curation.name not in (methods.NONE, "dppo_pruning"):
+    raise ValueError(
+        f"{found}and curation.name={config.curation.name} divides by its own"
+        " survivors; set it to none or dppo_pruning."
+    )
 
 
 def evaluation_settings(

@@ -33,7 +33,7 @@ def outcomes(counts, rates, draw):
   correct = draw.binomial(scored, rates)
   gradients = np.where(correct, draw.random(len(counts)) + 0.1, 0.0)
   return interface.Outcomes(
-      counts, scored, correct, gradients, draw.random(len(counts))
+      counts, scored, correct, gradients, *draw.random((2, len(counts)))
   )
 
 

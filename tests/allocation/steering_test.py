@@ -75,9 +75,11 @@ def seen(records, ids) -> interface.Outcomes:
   """Counts a round from its records, apart from feedback."""
   counts = np.zeros((2, len(ids)), int)
   norms, sureness = [[] for _ in ids], [[] for _ in ids]
+  rewards = [set() for _ in ids]
   for record in records:
     place = ids.index(record.prompt_id)
     counts[:, place] += 1, record.reward > 0
+    rewards[place].add(record.reward)
     logprobs = record.behavior_logprobs.astype(float) + record.log_kept_mass
     sureness[place].append(logprobs.mean())
     if record.reward > 0:
@@ -85,7 +87,11 @@ def seen(records, ids) -> interface.Outcomes:
       norms[place].append(np.linalg.norm(1 - chosen.astype(float)))
   means = np.array([np.mean(values) if values else 0.0 for values in norms])
   sure = np.array([np.exp(np.mean(v)) if v else 0.0 for v in sureness])
-  return interface.Outcomes(counts[0], counts[0], counts[1], means, sure)
+  # `feed_back` gives every trained record |A| = 1; equal rewards are dropped.
+  sizes = np.array([float(len(found) > 1) for found in rewards])
+  return interface.Outcomes(
+      counts[0], counts[0], counts[1], means, sure, sizes
+  )
 
 
 @pytest.mark.parametrize("name", registry.REGISTRY)

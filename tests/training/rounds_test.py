@@ -7,9 +7,12 @@ import pytest
 import tiny_run
 
 from jaxrl_llm.losses import algorithms
+from jaxrl_llm.training import metrics
+from jaxrl_llm.training import prepare
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import scoring
 from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.training import stored
 from jaxrl_llm.training import trainer
 
 SILENT = algorithms.build({"name": "ctpo"})
@@ -178,3 +181,31 @@ def test_rows_come_back_to_their_records():
   found = scoring.responses(values, ROLLOUTS[:3], rows)
   for member in range(3):
     np.testing.assert_array_equal(found[member], want[member])
+
+
+def test_weights_of_prompts_multiply_every_term(tmp_path):
+  """All at ½: half the loss and gradient; of one prompt: its tokens alone."""
+  made = tiny_run.behave(tiny_run.make_rollouts(), tiny_run.params())
+  spec = algorithms.build({
+      "name": "grpo", "correction": "none", "entropy_coefficient": 0.1
+  })
+  found = {}
+  for name, weights in {
+      "none": {}, "half": {str(k): 0.5 for k in range(8)}, "one": {"3": 0.25}
+  }.items():
+    folder = tiny_run.write(
+        tmp_path / name, made, config={"prompt_weights": weights}
+    )
+    workdir = tmp_path / f"run_{name}"
+    tiny_run.train(folder, workdir, spec=spec, settings=WHOLE)
+    records = metrics.read(workdir / "metrics.jsonl")
+    first = next(r for r in records if r["kind"] == "update")
+    terms = stored.load(prepare.path_of(workdir, state_lib.Position())).terms
+    found[name] = first, terms.get("weights")
+  plain, half = found["none"][0], found["half"][0]
+  assert found["none"][1] is None and set(found["half"][1]) == {0.5}
+  assert half["grad_norm"] == pytest.approx(plain["grad_norm"] / 2, rel=1e-4)
+  assert half["loss/entropy"] == pytest.approx(plain["loss/entropy"] / 2)
+  tokens = sum(r.response_tokens.size for r in made if r.prompt_id == 3)
+  assert np.sum(found["one"][1] == 0.25) == tokens
+  assert set(found["one"][1]) == {0.25, 1.0}
