@@ -101,8 +101,8 @@ def get_config() -> ml_collections.ConfigDict:
   config.allocation = ml_collections.ConfigDict()
   # How a round shares out its prompts_per_round × samples_per_prompt
   # responses: uniform, cero, knapsack, gvm, reinforce_ada, dapo, codapo,
-  # dppo_pruning or spo. Every other key is unset: the registry's value applies. Setting a key
-  # that the chosen method does not read is an error.
+  # dppo_pruning or spo. Every other key is unset: the registry's value
+  # applies. Setting a key that the chosen method does not read is an error.
   config.allocation.name = "uniform"
   # Responses that are given together (cero, gvm).
   config.allocation.unit = placeholder(int)
@@ -297,12 +297,12 @@ def get_config() -> ml_collections.ConfigDict:
   config.objective.taper_zero = placeholder(str)
   # Tokens by which seq-mean-token-sum-norm divides a response's sum.
   config.objective.horizon = placeholder(float)
-  # Λ of the advantages (gae).
+  # λ of the advantages (gae).
   config.objective.lambda_actor = placeholder(float)
-  # Α: λ of the advantages is 1 − 1/(α l), at least 0, for a response of l
+  # α: λ of the advantages is 1 − 1/(α l), at least 0, for a response of l
   # tokens; unset: lambda_actor.
   config.objective.lambda_alpha = placeholder(float)
-  # Λ of the critic's targets; unset: lambda_actor, and 1 beside lambda_alpha.
+  # λ of the critic's targets; unset: lambda_actor, and 1 beside lambda_alpha.
   config.objective.lambda_critic = placeholder(float)
   # Advantages are whitened over the response tokens of a rollout batch.
   config.objective.whitened = placeholder(bool)

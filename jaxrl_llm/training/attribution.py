@@ -1,4 +1,4 @@
-"""Influence scores of a rollout batch with the model: direction, then scores."""
+"""Influence scores of a rollout batch with the model: direction, scores."""
 
 from collections.abc import Sequence
 import dataclasses

@@ -33,8 +33,9 @@ def write(
   have no such part, a positive reward), mean_reward over the scored (null
   without), trained (records that entered training), mean_abs_advantage over
   those (0 without), mean_gradient (see `_gradient`) over the correct (0
-  without), confidence (under the behaviour policy, see
-  curation.confidence; 0 where no response has a trained token); with a curation, survivors (of the trained, those that it left).
+  without), confidence (under the behaviour policy, see curation.confidence; 0
+  where no response has a trained token); with a curation, survivors (of the
+  trained, those that it left).
 
   Args:
     path: of the file; there whole or not at all.

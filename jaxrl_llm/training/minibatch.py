@@ -227,7 +227,9 @@ def _original_weights(
   return found
 
 
-def _savings(whole: packed.Rows, left: packed.Rows, tokens: int) -> dict[str, float]:
+def _savings(
+    whole: packed.Rows, left: packed.Rows, tokens: int
+) -> dict[str, float]:
   """Returns what curation left, and the tokens of rows that it saved."""
   return {
       "curation/survivors": len(left.rollouts),

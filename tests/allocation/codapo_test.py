@@ -1,13 +1,14 @@
 """CoDaPO's re-sampling: every other round, the most learnable questions."""
 
+import golden_test
 import numpy as np
 import pytest
-import golden_test
 
 from jaxrl_llm.allocation import codapo
 from jaxrl_llm.allocation import interface
 from jaxrl_llm.curation import confidence
 
+SELECTION = golden_test.GOLDEN["codapo_selection"]["cases"]
 BUDGET = interface.Budget(prompts=8, samples=4, rounds=4)
 SIZE = 10
 ORDER = np.array([3, 1, 4, 0, 5, 9, 2, 6, 7, 8])
@@ -22,10 +23,10 @@ def observed(allocator, solved, sureness):
   )
 
 
-@pytest.mark.parametrize("case", golden_test.GOLDEN["codapo_selection"]["cases"])
+@pytest.mark.parametrize("case", SELECTION)
 def test_golden_selection(case):
   """The value is that weight where half the responses are right: v = c."""
-  golden = golden_test.GOLDEN["codapo_selection"]["cases"][case]
+  golden = SELECTION[case]
   allocator = codapo.Codapo(top_k=2)
   sureness = np.array([*golden["weights"], 0.0, 0.0])
   state = observed(allocator, np.full(SIZE, 2), sureness)

@@ -1,4 +1,4 @@
-"""What is prepared once per rollout batch: advantages against a greedy answer."""
+"""What is prepared once per rollout batch: advantages over a greedy answer."""
 
 import dataclasses
 import random
