@@ -27,11 +27,9 @@ from jaxrl_llm import types
 from jaxrl_llm.data import atomic
 from jaxrl_llm.training import state as state_lib
 
-_ITEMS = {
-    "params": "_METADATA",
-    "optimizer": "_METADATA",
-    "meta": "metadata",
-}
+# Files without which a part of a checkpoint is not there.
+_ARRAYS = "_METADATA"
+_ITEMS = {"params": _ARRAYS, "optimizer": _ARRAYS, "meta": "metadata"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _save_critic(
 ) -> pathlib.Path:
   """Writes the critic's folder, unless it is there."""
   path = folder / f"critic_{int(critic.counters.updates)}"
-  if not (path / "state" / _ITEMS["params"]).exists():
+  if not (path / "state" / _ARRAYS).exists():
     _write(path, state=ocp.args.StandardSave(critic))
   return path
 
@@ -183,7 +181,8 @@ def restore(
     critic_like: shapes and shardings of the critic, of an objective with one.
 
   Raises:
-    ValueError: the checkpoint cannot be read into this tree.
+    ValueError: the checkpoint cannot be read into this tree, or it has no
+      critic where there should be one.
   """
   path = pathlib.Path(path).resolve()
   like = jax.tree.map(_abstract, params_like)
@@ -202,10 +201,7 @@ def restore(
   }
   critic = None
   if critic_like is not None:
-    critic = _read(
-        path.parent / meta.get("critic", "critic"),
-        state=ocp.args.StandardRestore(critic_like),
-    ).state
+    critic = _read_critic(path, meta, critic_like)
   state = state_lib.TrainState(
       params=items.params,
       opt_state=items.optimizer,
@@ -216,6 +212,22 @@ def restore(
       critic=critic,
   )
   return Restored(state, meta["config"])
+
+
+def _read_critic(
+    path: pathlib.Path,
+    meta: Mapping[str, Any],
+    like: state_lib.CriticState,
+) -> state_lib.CriticState:
+  """Reads the critic that a checkpoint names."""
+  if "critic" not in meta:
+    raise ValueError(
+        f"{path}: expected a checkpoint with a critic, found one of an"
+        " objective without; restore the objective it was made with, or start"
+        " in a new --workdir."
+    )
+  folder = path.parent / meta["critic"]
+  return _read(folder, state=ocp.args.StandardRestore(like)).state
 
 
 def restore_params(

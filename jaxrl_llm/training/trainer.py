@@ -105,10 +105,15 @@ def build(
         " no reference parameters; give a model, or, where only a KL term asks"
         " for it, set its coefficient to 0."
     )
-  if bool(needs.critic) != (critic is not None):
+  if needs.critic and critic is None:
     raise ValueError(
-        f"critic: {spec.name} has {needs.critic or 'no'} critic, found"
-        f" {'one' if critic else 'none'}; build it with critic.build."
+        f"critic: {spec.name} takes its advantages from a critic, found none;"
+        " make one with critic.build."
+    )
+  if critic is not None and not needs.critic:
+    raise ValueError(
+        f"critic: {spec.name} has none, found one; leave it out, or set"
+        " objective.advantage=gae."
     )
   check_curation(curation, validation, spec)
   if reference_params is not None:

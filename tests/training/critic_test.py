@@ -16,6 +16,7 @@ from jaxrl_llm.training import optimizer
 from jaxrl_llm.training import prepare
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import stored
+from jaxrl_llm.training import trainer as trainer_lib
 
 GAE = algorithms.build(
     {"name": "vcppo", "correction": "none", "value_clip": 0.0}
@@ -252,6 +253,32 @@ def test_finished_only_learns_from_whole_responses(tmp_path):
     critic_lib._pieces = apply
   assert len(seen) == 16
   assert all(r.finish_reason == "stop" and not r.window_start for r in seen)
+
+
+def test_a_checkpoint_without_a_critic_is_said_to_have_none(tmp_path):
+  transform = optimizer.build(tiny_run.SETTINGS)
+  state = state_lib.create(tiny_run.params(), transform, tiny_run.LINEAGE)
+  path = checkpoints.save(tmp_path, state, kept=1, config={})
+  with pytest.raises(ValueError, match="expected a checkpoint with a critic"):
+    checkpoints.restore(
+        path, tiny_run.POLICY.shapes, transform, make().like()
+    )
+
+
+@pytest.mark.parametrize(
+    "spec, critic, message",
+    [
+        (GAE, None, "critic: vcppo takes its advantages from a critic, found"),
+        (tiny_run.SPEC, make(), "critic: ctpo has none, found one"),
+    ],
+    ids=["missing", "idle"],
+)
+def test_critic_and_objective_belong_together(spec, critic, message):
+  with pytest.raises(ValueError, match=message):
+    trainer_lib.build(
+        tiny_run.POLICY, spec, tiny_run.SETTINGS, mesh=None, seed=0,
+        reference_params=None, critic=critic,
+    )
 
 
 @pytest.mark.parametrize(
