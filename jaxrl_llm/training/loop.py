@@ -9,7 +9,6 @@ import pathlib
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.curation import methods
@@ -17,17 +16,15 @@ from jaxrl_llm.data import plan
 from jaxrl_llm.data import reading
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
-from jaxrl_llm.training import agreement
 from jaxrl_llm.training import bandit
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import critic as critic_lib
-from jaxrl_llm.training import curate
-from jaxrl_llm.training import feedback
 from jaxrl_llm.training import journal as journal_lib
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import minibatch as minibatch_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import prepare
+from jaxrl_llm.training import reporting
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
@@ -146,7 +143,7 @@ def _train_round(
   number = state.position.round
   total, done = 0, 0
   if not _pretrains(trainer, number):
-    total, done = _extent(work, trainer.settings, state.position)
+    total, done = reporting.extent(work, trainer.settings, state.position)
   with (
       contextlib.closing(
           metrics.MetricsWriter(workdir, state.steps, number)
@@ -167,13 +164,13 @@ def _train_round(
     while state.position.batch < len(work.batches):
       prepared = prepare.obtain(trainer, state, work, workdir)
       if state.position.begins_batch:
-        _report(trainer, state, work, prepared, journal)
+        reporting.write_batch(trainer, state, work, prepared, journal)
         state = _fit_critic(trainer, state, work, prepared, journal)
       if not _pretrains(trainer, number):
         state = _train_batch(trainer, state, work, prepared, journal, save)
       state = _at(state, state.position.next_batch(state.updates))
     journal.flush()
-    _feed_back(trainer, work, workdir, state.position)
+    reporting.write_feedback(trainer, work, workdir, state.position)
     state = _at(state, state.position.next_round(state.updates))
     save(state)
   return state
@@ -246,7 +243,7 @@ def _train_batch(
         return state
       number += 1
       state, outcome = _update(trainer, state, totals)
-      known = _known(state.position, minibatch)
+      known = reporting.of_update(state.position, minibatch)
       journal.add(
           journal_lib.Entry(
               number, totals.metrics, outcome, known, minibatch.tokens
@@ -298,101 +295,4 @@ def _ends_round(
       position.batch == len(work.batches) - 1
       and position.epoch == settings.epochs - 1
       and position.minibatch == minibatches
-  )
-
-
-def _known(
-    position: state_lib.Position, minibatch: minibatch_lib.Minibatch
-) -> dict[str, float]:
-  """Returns what the host can say of an update."""
-  place = {
-      name: getattr(position, name)
-      for name in ("round", "batch", "epoch", "minibatch")
-  }
-  return place | dict(minibatch.known)
-
-
-def _extent(
-    work: rounds.Round,
-    settings: settings_lib.TrainSettings,
-    position: state_lib.Position,
-) -> tuple[int, int]:
-  """Returns the updates of the round, and those that lie behind."""
-  counts = [
-      work.minibatches(batch, settings.groups_per_minibatch)
-      for batch in work.batches
-  ]
-  done = settings.epochs * sum(counts[: position.batch])
-  if position.batch < len(counts):
-    done += position.epoch * counts[position.batch] + position.minibatch
-  return settings.epochs * sum(counts), done
-
-
-def _report(
-    trainer: trainer_lib.Trainer,
-    state: TrainState,
-    work: rounds.Round,
-    prepared: stored.Prepared,
-    journal: journal_lib.Journal,
-) -> None:
-  """Writes what is known of a rollout batch before its first update."""
-  batch = work.batches[state.position.batch]
-  values = rounds.batch_numbers(work, state.position, trainer.settings)
-  values |= trainer.controls
-  terms = prepared.of(work.index.record_ids[batch.positions])
-  rollouts = [work.records[int(n)] for n in batch.positions]
-  if "proximal_logprobs" in terms:
-    found = agreement.report(
-        rollouts,
-        terms["proximal_logprobs"],
-        stale=bool(work.stale_mask[batch.positions].any())
-        or not state.position.begins_round,
-        compute_dtype=trainer.policy.compute_dtype,
-    )
-    values |= found.numbers()
-    if state.position.begins_round:
-      journal.bar.say(found.lines())
-  if "returns" in terms:
-    values["critic/explained_variance"] = critic_lib.explained_variance(
-        rollouts, terms["proximal_values"], _worth(trainer, rollouts, terms)
-    )
-  if trainer.curation is not None:
-    values |= curate.numbers(trainer.curation, rollouts, terms)
-  journal.write(state.steps + 1, "batch", values)
-
-
-def _worth(trainer, rollouts, terms) -> Sequence[np.ndarray]:
-  """Returns what a perfect critic says of each token, an [R] per record."""
-  if trainer.needs.critic == "state":
-    return terms["returns"]
-  return [np.full(r.response_tokens.size, r.reward) for r in rollouts]
-
-
-def _feed_back(
-    trainer: trainer_lib.Trainer,
-    work: rounds.Round,
-    workdir: pathlib.Path,
-    position: state_lib.Position,
-) -> None:
-  """Writes the round's feedback from what was prepared."""
-  if jax.process_index() != 0:
-    return
-  advantages: dict[int, float] = {}
-  survivors: list[int] = []
-  for number in range(len(work.batches)):
-    path = prepare.path_of(workdir, dataclasses.replace(position, batch=number))
-    prepared = stored.load(path)
-    terms = prepared.of(prepared.record_ids)
-    ids = prepared.record_ids.tolist()
-    for record_id, value in zip(ids, terms["advantages"]):
-      advantages[record_id] = float(np.mean(np.abs(value)))
-    for record_id, row in zip(ids, terms.get("weights", ())):
-      if np.any(row):
-        survivors.append(record_id)
-  feedback.write(
-      feedback.path_of(workdir, position.round),
-      work,
-      advantages,
-      position.round,
-      None if trainer.curation is None else frozenset(survivors),
   )
