@@ -10,20 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scored
 import tiny_run
 
 from jaxrl_llm.curation import influence
 from jaxrl_llm.data import packing
-from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import attribution
-from jaxrl_llm.training import influence_steps
-from jaxrl_llm.training import minibatch
-from jaxrl_llm.training import optimizer
-from jaxrl_llm.training import prepare
-from jaxrl_llm.training import rounds
 from jaxrl_llm.training import scoring
-from jaxrl_llm.training import state as state_lib
-from jaxrl_llm.training import trainer as trainer_lib
 
 OBJECTIVES = {
     "ctpo": {"name": "ctpo", "correction": "none"},
@@ -32,109 +25,21 @@ OBJECTIVES = {
     "acpo_adaptive": {"name": "acpo_adaptive", "correction": "none"},
     "loglinear": {"name": "decoupled_ppo", "proximal": "loglinear"},
 }
-# 16 records in rows of 32 tokens: 3 or so to a row.
-SETTINGS = dataclasses.replace(tiny_run.SETTINGS, groups_per_batch=0)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  rollouts = tiny_run.behave(
-      tiny_run.make_rollouts(groups=4), tiny_run.params()
-  )
-  return tiny_run.write(tmp_path_factory.mktemp("data") / "round", rollouts)
-
-
-def setting(folder, overrides, curation):
-  """A trainer that has left the policy that sampled, and its batch."""
-  spec = algorithms.build(overrides)
-  trainer = trainer_lib.build(
-      tiny_run.POLICY,
-      spec,
-      SETTINGS,
-      mesh=None,
-      seed=0,
-      reference_params=None,
-      curation=curation,
-      validation=tiny_run.make_rollouts(groups=3, seed=7),
-  )
-  work = rounds.open_round(
-      [folder],
-      spec,
-      SETTINGS,
-      tokenizer_fingerprint="tokenizer",
-      seed=0,
-      position=state_lib.Position(),
-      lineage=tiny_run.LINEAGE,
-      fingerprint=lambda: "weights",
-  )
-  state = state_lib.create(
-      tiny_run.params(), optimizer.build(SETTINGS), tiny_run.LINEAGE
-  )
-  (batch,) = work.batches
-  prepared = prepare.compute(trainer, state, work, batch)
-  return trainer, state, work, batch, prepared
-
-
-def moved(state):
-  """Two updates after those that sampled: ratios leave 1, some clip."""
-  noise = tiny_run.params(5)
-  params = jax.tree.map(lambda a, b: a + 0.1 * b, state.params, noise)
-  counters = dataclasses.replace(state.counters, updates=jnp.int32(2))
-  return dataclasses.replace(state, params=params, counters=counters)
-
-
-def reverse(trainer, state, work, batch, prepared, direction):
-  """float64 [N]: each record alone in a row, its own backward pass."""
-  terms = prepared.of(work.index.record_ids[batch.positions])
-  terms = {k: v for k, v in terms.items() if k in trainer.terms - {"weights"}}
-  rollouts = [work.records[int(n)] for n in batch.positions]
-  whole = packing.assemble(
-      rollouts,
-      [[n] for n in range(len(rollouts))],
-      tokens_per_row=32,
-      prepared=terms,
-  )
-  whole = minibatch.complete(
-      trainer,
-      jax.tree.map(jnp.asarray, whole),
-      state.steps,
-      state.counters.updates,
-  )
-  sums = None
-  if trainer.needs.statistics:
-    sums = trainer.steps.add_sums(
-        state.params, trainer.steps.start_sums(state.params, whole), whole
-    )
-
-  @jax.jit
-  def product(params, row):
-    loss = lambda tree: jnp.sum(
-        influence_steps.contributions(
-            tiny_run.POLICY, trainer.spec, tree, row, sums, plain=False
-        )
-    )
-    slopes = jax.grad(loss)(params)
-    return sum(
-        jnp.vdot(a, b)
-        for a, b in zip(jax.tree.leaves(slopes), jax.tree.leaves(direction))
-    )
-
-  def row(n):
-    return jax.tree.map(
-        lambda x: x[n : n + 1] if x.ndim else x, whole
-    )
-
-  return np.array([product(state.params, row(n)) for n in range(len(rollouts))])
+  return scored.write(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_forward_mode_is_reverse_mode(folder, name, monkeypatch):
-  trainer, state, work, batch, prepared = setting(
+  trainer, state, work, batch, prepared = scored.setting(
       folder, OBJECTIVES[name], influence.Influence()
   )
-  state = moved(state)
+  state = scored.moved(state)
   direction = attribution._direction(trainer, state, work, batch, prepared)
-  want = reverse(trainer, state, work, batch, prepared, direction)
+  want = scored.reverse(trainer, state, work, batch, prepared, direction)
   assert np.ptp(np.sign(want)) == 2  # some help, some hurt
   scale = np.abs(want).max()
   found = attribution.scores(trainer, state, work, batch, prepared)
@@ -165,7 +70,7 @@ def _lengths(work, batch):
 
 def test_the_direction_is_the_validation_gradient(folder):
   """SFT: the token mean of the NLL over the records with a reward."""
-  given = setting(folder, OBJECTIVES["ctpo"], influence.Influence())
+  given = scored.setting(folder, OBJECTIVES["ctpo"], influence.Influence())
   trainer, state = given[:2]
   good = [r for r in trainer.validation if r.reward > 0]
   assert 0 < len(good) < len(trainer.validation)
@@ -195,14 +100,18 @@ def test_other_validation_losses(folder):
   1. The policy gradient of validation rollouts is another direction than SFT.
   """
   overrides = OBJECTIVES["ctpo"]
-  own = setting(folder, overrides, influence.Influence(validation="batch"))
+  own = scored.setting(
+      folder, overrides, influence.Influence(validation="batch")
+  )
   found = attribution.scores(*own).episodes
   work, batch = own[2:4]
   counts = work.index.trained_tokens[batch.positions]
   assert np.dot(found, counts) / counts.sum() > 1e-3
   directions = [
       attribution._direction(
-          *setting(folder, overrides, influence.Influence(validation=loss))
+          *scored.setting(
+              folder, overrides, influence.Influence(validation=loss)
+          )
       )
       for loss in ("sft", "policy_gradient")
   ]
@@ -213,7 +122,7 @@ def test_other_validation_losses(folder):
 
 
 def test_preconditioning_uses_the_second_moments(folder):
-  given = setting(folder, OBJECTIVES["ctpo"], influence.Influence())
+  given = scored.setting(folder, OBJECTIVES["ctpo"], influence.Influence())
   trainer, state, *rest = given
   asked = dataclasses.replace(
       trainer, curation=influence.Influence(precondition=True)
@@ -228,10 +137,10 @@ def test_preconditioning_uses_the_second_moments(folder):
   opt_state = (state.opt_state[0], (adam, *state.opt_state[1][1:]))
   later = dataclasses.replace(state, opt_state=opt_state)
   found = attribution._direction(asked, later, *rest)
-  scale = 1 - SETTINGS.beta2**2
+  scale = 1 - scored.SETTINGS.beta2**2
   want = influence.unit(
       jax.tree.map(
-          lambda g, nu: g / (jnp.sqrt(nu / scale) + SETTINGS.epsilon),
+          lambda g, nu: g / (jnp.sqrt(nu / scale) + scored.SETTINGS.epsilon),
           plain,
           adam.nu,
       )

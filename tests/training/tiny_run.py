@@ -57,8 +57,11 @@ SETTINGS = settings_lib.TrainSettings(
 )
 
 
+_init = jax.jit(POLICY.init)
+
+
 def params(seed: int = 0) -> types.PyTree:
-  return jax.jit(POLICY.init)(jax.random.key(seed))
+  return _init(jax.random.key(seed))
 
 
 def mesh(text: str = "data=1") -> jax.sharding.Mesh:
