@@ -5,6 +5,7 @@ differentiated backward on its own and multiplied with the direction.
 """
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,9 @@ import tiny_run
 
 from jaxrl_llm.curation import influence
 from jaxrl_llm.data import packing
+from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import attribution
+from jaxrl_llm.training import influence_steps
 from jaxrl_llm.training import scoring
 
 OBJECTIVES = {
@@ -160,3 +163,37 @@ def test_lay_out_undoes_responses():
   found = scoring.responses(laid, rollouts, rows)
   for left, right in zip(found, values, strict=True):
     np.testing.assert_array_equal(left, right)
+
+
+def test_every_product_forward_has_two_twins_of_bfloat16():
+  """x W has the tangent ẋ W + x Ẇ: three products, none of them float32."""
+  policy = dataclasses.replace(tiny_run.POLICY, compute_dtype="bfloat16")
+  spec = algorithms.build(OBJECTIVES["ctpo"])
+  rollouts = tiny_run.make_rollouts(groups=1)
+  batch = packing.assemble(
+      rollouts,
+      [[n] for n in range(len(rollouts))],
+      tokens_per_row=16,
+      prepared={
+          "advantages": [np.float32(1.0)] * len(rollouts),
+          "proximal_logprobs": [r.behavior_logprobs for r in rollouts],
+      },
+  )
+  losses = lambda params: influence_steps.contributions(
+      policy, spec, params, batch, None
+  )
+
+  def products(function, *arguments):
+    text = jax.jit(function).lower(*arguments).as_text()
+    return re.findall(
+        r"dot_general .* : \(tensor<\S*x(\w+)>, tensor<\S*x(\w+)>\)"
+        r" -> tensor<\S*x(\w+)>", text
+    )
+
+  params = tiny_run.params()
+  primal = products(losses, params)
+  both = products(
+      lambda *trees: influence.scores(losses, *trees), params, params
+  )
+  assert primal and len(both) == 3 * len(primal)
+  assert set(primal) == set(both) == {("bf16", "bf16", "f32")}
