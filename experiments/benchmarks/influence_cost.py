@@ -1,14 +1,14 @@
 """Measures what influence scores cost beside the model's own passes.
 
 Command: .venv/bin/python experiments/benchmarks/influence_cost.py
-  [--rows=8] [--tokens=256] [--repeats=7] [--model=PATH.gguf]
+  [--rows=8] [--tokens=256] [--repeats=5] [--model=PATH.gguf]
 Hardware: 2 CPU cores, 8 GiB of memory; about 15 minutes.
 Expect: one JSON line per pass with the median of its seconds and the memory
   that it needs beside its arguments and results, then the ratios. Exit code 1
   where the forward-mode pass takes more than 3.5 forward passes or more than
   one forward and backward pass (with all activations kept), where it needs
   more than 2.5 times the forward pass's memory, or where a product of it is
-  not one of bfloat16.
+  not one of bfloat16. influence_cost.txt is what it printed.
 
 The batch is the same for all: a row per episode, a prompt of an eighth of it,
 ppo with the first update's ratios near 1. The passes take turns, so that what
@@ -220,7 +220,7 @@ def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--rows", type=int, default=8)
   parser.add_argument("--tokens", type=int, default=256)
-  parser.add_argument("--repeats", type=int, default=7)
+  parser.add_argument("--repeats", type=int, default=5)
   parser.add_argument("--model", default=str(MODEL))
   asked = parser.parse_args()
   settings = settings_lib.ModelSettings(
