@@ -412,6 +412,9 @@ def get_config() -> ml_collections.ConfigDict:
   # Ippo: divide the validation gradient by the root of Adam's second moments;
   # before the first update there are none (False).
   config.curation.precondition = placeholder(bool)
+  # Ippo with sft or policy_gradient: rollout batches from one validation
+  # gradient to the next; the one in between is stored (1: each its own).
+  config.curation.refresh_batches = placeholder(int)
   # Ippo: a rollout batch with a smaller share of survivors gets no update;
   # unset: never.
   config.curation.stop_share = placeholder(float)

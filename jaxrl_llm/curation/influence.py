@@ -120,6 +120,12 @@ class Influence(episodes_lib.Step):
       "divide v by the root of Adam's second moments; before the first update"
       " there are none and v stays",
   )
+  refresh_batches: int = parts.key(
+      1,
+      "rollout batches from one validation gradient to the next; 1: each has"
+      " its own, by the weights that it begins with",
+      at_least=1,
+  )
   stop_share: float | None = parts.key(
       None,
       "a rollout batch with a smaller share of survivors gets no update;"
@@ -132,9 +138,8 @@ class Influence(episodes_lib.Step):
   reads_scores = True
 
   def idle_keys(self) -> frozenset[str]:
-    return frozenset(
-        ["validation_rollouts"] if self.validation == "batch" else []
-    )
+    own = ["validation_rollouts", "refresh_batches"]
+    return frozenset(own if self.validation == "batch" else [])
 
   def stops(self, values: np.ndarray) -> bool:
     """Whether the share of survivors is below `stop_share`."""

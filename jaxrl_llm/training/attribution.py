@@ -42,6 +42,7 @@ def scores(
     work: rounds.Round,
     batch: plan.RolloutBatch,
     prepared: stored.Prepared,
+    direction: PyTree | None = None,
 ) -> Scores:
   """Scores a rollout batch with the weights that it begins with.
 
@@ -51,8 +52,10 @@ def scores(
     work: the round.
     batch: of the round.
     prepared: its terms.
+    direction: v; None makes it with the same weights.
   """
-  direction = _direction(trainer, state, work, batch, prepared)
+  if direction is None:
+    direction = direction_of(trainer, state, work, batch, prepared)
   steps = _steps(trainer)
   number, version = state.steps, state.counters.updates
   sums = None
@@ -104,7 +107,13 @@ def _statistics(trainer, state, work, batch, prepared) -> PyTree:
   return found[0]
 
 
-def _direction(trainer, state, work, batch, prepared) -> PyTree:
+def direction_of(
+    trainer: trainer_lib.Trainer,
+    state: state_lib.TrainState,
+    work: rounds.Round,
+    batch: plan.RolloutBatch,
+    prepared: stored.Prepared,
+) -> PyTree:
   """Returns v: the validation gradient, preconditioned if asked, of norm 1.
 
   The validation loss is −Σ A_t log π(y_t) / Σ 1 over the trained tokens of the

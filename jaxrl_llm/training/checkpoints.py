@@ -125,6 +125,17 @@ def _save_critic(
   return path
 
 
+def save_tree(path: pathlib.Path, tree: types.PyTree) -> None:
+  """Writes a tree of arrays as a folder, which is there whole or not at all."""
+  _write(path.resolve(), state=ocp.args.StandardSave(tree))
+
+
+def restore_tree(path: pathlib.Path, like: types.PyTree) -> types.PyTree:
+  """Reads what `save_tree` wrote, onto the shapes and shardings of `like`."""
+  like = jax.tree.map(_abstract, like)
+  return _read(path.resolve(), state=ocp.args.StandardRestore(like)).state
+
+
 def _write(path: pathlib.Path, **items) -> None:
   """Writes a folder as a whole; what a killed writer left of it goes."""
   if jax.process_index() == 0:

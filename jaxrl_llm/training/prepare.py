@@ -19,6 +19,7 @@ from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import plan
 from jaxrl_llm.losses import objective
 from jaxrl_llm.training import attribution
+from jaxrl_llm.training import directions
 from jaxrl_llm.training import feedback
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import scoring
@@ -73,7 +74,7 @@ def obtain(
     )
   prepared = compute(trainer, state, work, batch)
   if trainer.curation is not None:
-    prepared = curated(trainer, state, work, batch, prepared)
+    prepared = curated(trainer, state, work, batch, prepared, path)
   if work.weights is not None:
     prepared = _weighed(work, batch, prepared)
   if jax.process_index() == 0:
@@ -130,6 +131,7 @@ def curated(
     work: rounds.Round,
     batch: plan.RolloutBatch,
     prepared: stored.Prepared,
+    path: pathlib.Path,
 ) -> stored.Prepared:
   """Adds the curation's weights, and the scores behind them, to the terms.
 
@@ -139,6 +141,7 @@ def curated(
     work: the round.
     batch: of the round.
     prepared: of `compute`.
+    path: of the batch's file.
   """
   step, index = trainer.curation, work.index
   rollouts = [work.records[int(n)] for n in batch.positions]
@@ -146,7 +149,9 @@ def curated(
   added = {}
   scores = None
   if step.reads_scores:
-    scores = attribution.scores(trainer, state, work, batch, prepared).episodes
+    given = (trainer, state, work, batch, prepared)
+    direction = directions.obtain(*given, path)
+    scores = attribution.scores(*given, direction).episodes
     added["scores"] = scores
   logprobs = terms.get("proximal_logprobs")
   if step.reads_logprobs == "behavior":

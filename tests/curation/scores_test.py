@@ -41,7 +41,7 @@ def test_forward_mode_is_reverse_mode(folder, name, monkeypatch):
       folder, OBJECTIVES[name], influence.Influence()
   )
   state = scored.moved(state)
-  direction = attribution._direction(trainer, state, work, batch, prepared)
+  direction = attribution.direction_of(trainer, state, work, batch, prepared)
   want = scored.reverse(trainer, state, work, batch, prepared, direction)
   assert np.ptp(np.sign(want)) == 2  # some help, some hurt
   scale = np.abs(want).max()
@@ -90,7 +90,7 @@ def test_the_direction_is_the_validation_gradient(folder):
     return -jnp.mean(logprobs, where=batch.terms.mask)
 
   want = influence.unit(jax.grad(loss)(state.params))
-  found = attribution._direction(*given)
+  found = attribution.direction_of(*given)
   jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, want
   )
@@ -111,7 +111,7 @@ def test_other_validation_losses(folder):
   counts = work.index.trained_tokens[batch.positions]
   assert np.dot(found, counts) / counts.sum() > 1e-3
   directions = [
-      attribution._direction(
+      attribution.direction_of(
           *scored.setting(
               folder, overrides, influence.Influence(validation=loss)
           )
@@ -130,8 +130,8 @@ def test_preconditioning_uses_the_second_moments(folder):
   asked = dataclasses.replace(
       trainer, curation=influence.Influence(precondition=True)
   )
-  plain = attribution._direction(*given)
-  first = attribution._direction(asked, state, *rest)
+  plain = attribution.direction_of(*given)
+  first = attribution.direction_of(asked, state, *rest)
   jax.tree.map(np.testing.assert_array_equal, plain, first)  # no moments yet
   adam = state.opt_state[1][0]._replace(
       count=jnp.int32(2),
@@ -139,7 +139,7 @@ def test_preconditioning_uses_the_second_moments(folder):
   )
   opt_state = (state.opt_state[0], (adam, *state.opt_state[1][1:]))
   later = dataclasses.replace(state, opt_state=opt_state)
-  found = attribution._direction(asked, later, *rest)
+  found = attribution.direction_of(asked, later, *rest)
   scale = 1 - scored.SETTINGS.beta2**2
   want = influence.unit(
       jax.tree.map(

@@ -52,7 +52,7 @@ def scores(given):
 
 def check(folder, name):
   single = setting(folder, name, tiny_run.mesh())
-  want = scored.reverse(*single, attribution._direction(*single))
+  want = scored.reverse(*single, attribution.direction_of(*single))
   near = dict(rtol=1e-5, atol=1e-5 * np.abs(want).max(), err_msg=name)
   alone = scores(single)
   for found in alone:
