@@ -1,8 +1,8 @@
 """Flips a known share of rewards and asks whether the influence filter sees it.
 
 Command: .venv/bin/python experiments/ippo/planted_noise.py [--seeds=3]
-  [--rounds=4] [--flipped=0.3] [--folder=runs/ippo]
-Hardware: 2 CPU cores.
+  [--rounds=3] [--flipped=0.3] [--folder=runs/ippo]
+Hardware: 2 CPU cores; about 10 minutes.
 Expect: for each way of training, precision (flipped among removed) and recall
   (removed among flipped) of the filter, and the clean reward and the held-out
   accuracy at the end; then the statements that it checks. Exit code 1 when one
@@ -351,7 +351,7 @@ def main() -> int:
   """Prints the lines; returns the exit code."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--seeds", type=int, default=3)
-  parser.add_argument("--rounds", type=int, default=4)
+  parser.add_argument("--rounds", type=int, default=3)
   parser.add_argument("--flipped", type=float, default=0.3)
   parser.add_argument("--folder", type=pathlib.Path, default="runs/ippo")
   asked = parser.parse_args()
