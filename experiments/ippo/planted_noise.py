@@ -2,7 +2,7 @@
 
 Command: .venv/bin/python experiments/ippo/planted_noise.py [--seeds=3]
   [--rounds=3] [--flipped=0.3] [--folder=runs/ippo]
-Hardware: 2 CPU cores; about 10 minutes.
+Hardware: 2 CPU cores; about 5 minutes.
 Expect: for each way of training, precision (flipped among removed) and recall
   (removed among flipped) of the filter, and the clean reward and the held-out
   accuracy at the end; then the statements that it checks. Exit code 1 when one
@@ -45,7 +45,7 @@ from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 
-CONFIG = pathlib.Path(__file__).with_name("config.py")
+CONFIG = pathlib.Path(__file__).resolve().with_name("config.py")
 # A question is one of eight letters, which has an answer, and one of four
 # more, which say nothing.
 LETTERS, FILLERS = "abcdefgh", "wxyz"
@@ -279,10 +279,13 @@ def train(
   )
 
 
-def study(
-    folder: pathlib.Path, seed: int, rounds: int, flipped: float
-) -> dict[str, Outcome]:
-  """Returns the outcome of every way of training from one start policy."""
+def study(seed: int, rounds: int, flipped: float) -> dict[str, Outcome]:
+  """Returns the outcome of every way of training from one start policy.
+
+  It writes below the current folder. Names are relative: a path in the
+  configuration is part of the lineage, which orders the mini-batches.
+  """
+  folder = pathlib.Path(f"seed_{seed}")
   shutil.rmtree(folder, ignore_errors=True)
   words = write_problems(folder, seed)
   make_start(folder, words, seed)
@@ -340,8 +343,8 @@ def summarise(studies: Sequence[dict[str, Outcome]]) -> bool:
       gains = [
           found[name].reward[-1] - found[other].reward[-1] for found in studies
       ]
-      claims[f"{name}: reward over {other} in every seed, by"
-             f" {spread(gains)}"] = min(gains) > 0
+      claim = f"{name}: mean reward over that of {other}, by {spread(gains)}"
+      claims[claim] = statistics.mean(gains) > 0
   for claim, holds in claims.items():
     print(f"{'yes' if holds else 'NO '} {claim}")
   return all(claims.values())
@@ -355,11 +358,11 @@ def main() -> int:
   parser.add_argument("--flipped", type=float, default=0.3)
   parser.add_argument("--folder", type=pathlib.Path, default="runs/ippo")
   asked = parser.parse_args()
-  folder = asked.folder.absolute()
-  studies = [
-      study(folder / f"seed_{seed}", seed, asked.rounds, asked.flipped)
-      for seed in range(asked.seeds)
-  ]
+  asked.folder.mkdir(parents=True, exist_ok=True)
+  with contextlib.chdir(asked.folder):
+    studies = [
+        study(seed, asked.rounds, asked.flipped) for seed in range(asked.seeds)
+    ]
   return 0 if summarise(studies) else 1
 
 
