@@ -138,12 +138,16 @@ def test_golden():
     )
     (loss, _), gradient = loss_batches.loss_and_gradient(spec, batch)
     found = loss_batches.full_output(spec, batch).metrics
+    start = dataclasses.replace(batch, reference_logprobs=batch.logprobs)
+    undecided = loss_batches.full_output(spec, start).metrics
   loss_batches.near(loss, GOLDEN["loss"])
   margin = GOLDEN["implicit_reward_chosen"] - GOLDEN["implicit_reward_rejected"]
   assert margin == pytest.approx(GOLDEN["logits"])
   found = types.finish_metrics(found)
   assert found["pair_margin"] == pytest.approx(margin, rel=1e-6)
   assert (found["pairs"], found["pair_accuracy"]) == (1, 1)
+  undecided = types.finish_metrics(undecided)
+  assert undecided["pair_margin"] == undecided["pair_accuracy"] == 0
   # −β σ(−0.15) on each token of the chosen, its negative on the rejected.
   slope = GOLDEN["beta"] * (1 - np.exp(-GOLDEN["loss"]))
   wanted = slope * np.array([[-1, 0, -1, -1], [1, 0, 1, 1]])
