@@ -30,7 +30,7 @@ RECORDED = (
 )
 SECTIONS = (
     "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
-    "reward", "objective", "curation", "train", "run",
+    "reward", "objective", "critic", "curation", "train", "run",
 )
 
 

@@ -37,7 +37,7 @@ from jaxrl_llm.verbs import windows
 
 SECTIONS = (
     "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
-    "reward", "objective", "curation", "train", "run", "evaluation",
+    "reward", "objective", "critic", "curation", "train", "run", "evaluation",
 )
 # Progress: rounds evaluated, and the folder of each evaluation by title.
 FILE = "run.json"

@@ -24,7 +24,8 @@ from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import train
 
 SECTIONS = (
-    "seed", "mesh", "model", "allocation", "objective", "curation", "train",
+    "seed", "mesh", "model", "allocation", "objective", "critic", "curation",
+    "train",
 )
 # Episodes shown at each end.
 SHOWN = 10

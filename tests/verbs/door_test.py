@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import tiny_run
 
 from configs import base
 from jaxrl_llm import __main__ as door
@@ -126,6 +127,21 @@ def test_a_second_writer_is_kept_out(verb, tmp_path, capsys):
   assert code == door.USER_ERROR and "another command is writing" in text
   with folders.alone(tmp_path):
     pass
+
+
+@pytest.mark.parametrize("verb", ["run", "score", "train"])
+def test_a_critic_of_other_settings_is_refused(verb, tmp_path, capsys):
+  arguments = [
+      f"--config={ROOT / 'configs/curation_ippo.py'}",
+      f"--workdir={tmp_path}",
+  ]
+  config, _ = flags.parse(verb, arguments)
+  record.agree(config, ["critic"], tmp_path)
+  tiny_run.write(folders.host_folder(tmp_path, 0, 0), tiny_run.make_rollouts())
+  changed = "--config.critic.learning_rate=0.5"
+  code, text = call(capsys, verb, *arguments, changed)
+  assert code == door.USER_ERROR
+  assert "critic.learning_rate (was None, now 0.5)" in text
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
