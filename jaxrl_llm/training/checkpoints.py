@@ -5,7 +5,7 @@ position in the plan, the lineage, the allocation state and the config. Orbax
 writes it under another name and renames it, so it is there as a whole or not
 at all; older ones are deleted only after that. A critic moves where the policy
 does not, so it has a folder of its own, `critic_N` after N updates of its own,
-that the JSON names.
+applied or skipped, that the JSON names.
 """
 
 from collections.abc import Mapping
@@ -119,7 +119,9 @@ def _save_critic(
     folder: pathlib.Path, critic: state_lib.CriticState
 ) -> pathlib.Path:
   """Writes the critic's folder, unless it is there."""
-  path = folder / f"critic_{int(critic.counters.updates)}"
+  counters = critic.counters
+  steps = int(counters.updates) + int(counters.bad_updates)
+  path = folder / f"critic_{steps}"
   if not (path / "state" / _ARRAYS).exists():
     _write(path, state=ocp.args.StandardSave(critic))
   return path

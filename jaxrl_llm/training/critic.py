@@ -5,7 +5,7 @@ own with such a head; either has its own optimizer. The value loss never moves
 the policy. On each rollout batch the critic learns before the policy does.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -304,6 +304,9 @@ def fit(
 
   Returns:
     The critic's new state, and means over its updates by name.
+
+  Raises:
+    FloatingPointError: train.max_bad_updates updates in a row were skipped.
   """
   moved = state.critic
   shape = scoring.Shape(
@@ -329,6 +332,7 @@ def fit(
     )
     moved = state_lib.CriticState(*parts)
     metrics, outcome = jax.device_get((metrics, outcome))
+    _stop_if_bad(critic.training, outcome)
     seen.append(
         types.finish_metrics(metrics)
         | {
@@ -344,6 +348,20 @@ def fit(
       for name in seen[0]
   }
   return moved, means | {"critic/updates": int(moved.counters.updates)}
+
+
+def _stop_if_bad(
+    training: settings_lib.TrainSettings, outcome: Mapping[str, np.ndarray]
+) -> None:
+  """Ends a run whose critic learns nothing any more."""
+  bad = int(outcome["bad_in_a_row"])
+  if bad >= training.max_bad_updates:
+    raise FloatingPointError(
+        f"critic: {bad} updates in a row had a loss or gradient that is not"
+        f" finite (after update {int(outcome['updates'])}),"
+        " train.max_bad_updates allows no more; lower critic.learning_rate or"
+        " check the rollouts with `verify`."
+    )
 
 
 def _minibatches(

@@ -132,6 +132,22 @@ def test_a_run_that_dies_anywhere_ends_with_the_same_bits(
   assert [path.name for path in found] == ["critic_4"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_critic_whose_updates_are_all_skipped_ends_the_run(
+    folders, tmp_path, kind
+):
+  """Skipped updates of an earlier round and of another process count too."""
+  settings = dataclasses.replace(tiny_run.SETTINGS, max_bad_updates=6)
+  critic = make(
+      settings=settings, kind=kind, learning_rate=1e30, pretrain_rounds=2
+  )
+  state = train(folders[0], tmp_path, critic, settings=settings)
+  assert int(state.critic.counters.bad_in_a_row) == 4
+  assert start(critic, tmp_path, settings).critic.counters.bad_in_a_row == 4
+  with pytest.raises(FloatingPointError, match="critic: 6 updates in a row"):
+    train(folders[1], tmp_path, critic, round=1, settings=settings)
+
+
 def test_advantages_and_targets_are_those_of_the_records(folders, tmp_path):
   """By hand, from the values of a critic that has learned something."""
   critic = make(pretrain_rounds=1)
