@@ -239,8 +239,10 @@ def _read_critic(
         " objective without; restore the objective it was made with, or start"
         " in a new --workdir."
     )
-  folder = path.parent / meta["critic"]
-  return _read(folder, state=ocp.args.StandardRestore(like)).state
+  # Left behind, a damaged critic would be taken for one that is saved.
+  remedy = f"delete it and {path.name}"
+  items = {"state": ocp.args.StandardRestore(like)}
+  return _read(path.parent / meta["critic"], remedy, **items).state
 
 
 def restore_params(
@@ -256,7 +258,7 @@ def _checkpointer() -> ocp.Checkpointer:
   return ocp.Checkpointer(ocp.CompositeCheckpointHandler())
 
 
-def _read(path: pathlib.Path, **items):
+def _read(path: pathlib.Path, remedy: str = "delete the folder", **items):
   try:
     with _checkpointer() as checkpointer:
       return checkpointer.restore(path, args=ocp.args.Composite(**items))
@@ -264,8 +266,8 @@ def _read(path: pathlib.Path, **items):
     reason = str(error).split("\n", maxsplit=1)[0]
     raise ValueError(
         f"{path}: expected a checkpoint of this model and optimizer, found"
-        f" {reason}; restore the settings it was made with, or delete the"
-        " folder to fall back to the one before."
+        f" {reason}; restore the settings it was made with, or {remedy} to"
+        " fall back to the one before."
     ) from error
 
 

@@ -1,6 +1,7 @@
 """A critic beside the policy: what moves, when, and that a run resumes."""
 
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
@@ -146,6 +147,24 @@ def test_a_critic_whose_updates_are_all_skipped_ends_the_run(
   assert start(critic, tmp_path, settings).critic.counters.bad_in_a_row == 4
   with pytest.raises(FloatingPointError, match="critic: 6 updates in a row"):
     train(folders[1], tmp_path, critic, round=1, settings=settings)
+
+
+def test_a_damaged_critic_is_named_with_the_way_back(folders, tmp_path):
+  settings = dataclasses.replace(tiny_run.SETTINGS, checkpoint_every=100)
+  critic = make(settings=settings)
+  train(folders[0], tmp_path, critic, settings=settings)
+  whole = digest(train(folders[1], tmp_path, critic, 1, settings))
+  last = checkpoints.latest(tmp_path / "checkpoints")
+  damaged = last.parent / "critic_8"
+  for harm in ((damaged / "state/manifest.ocdbt").unlink,
+               lambda: shutil.rmtree(damaged)):
+    harm()
+    remedy = f"critic_8: expected.*delete it and {last.name} to fall back"
+    with pytest.raises(ValueError, match=remedy):
+      start(critic, tmp_path, settings)
+  shutil.rmtree(last)
+  assert digest(train(folders[1], tmp_path, critic, 1, settings)) == whole
+  assert digest(start(critic, tmp_path, settings)) == whole
 
 
 def test_advantages_and_targets_are_those_of_the_records(folders, tmp_path):
