@@ -116,6 +116,7 @@ def train(
       fingerprint=functools.partial(policy_lib.fingerprint, state.params),
       group_limit=group_limit,
   )
+  trainer_lib.check_weights(trainer, work.weights)
   if settings.clip_bandit != bandit.NONE:
     reward = rounds.numbers(work, round)["reward"]
     bounds = bandit.controls(settings, workdir, round, reward)

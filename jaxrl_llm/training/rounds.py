@@ -182,14 +182,17 @@ def open_round(
 def _prompt_weights(
     folders: Sequence[shards.Folder], index: indices.Index
 ) -> np.ndarray | None:
-  """Reads what the allocation wants each prompt to weigh."""
-  known: dict[str, float] = {}
-  for folder in folders:
-    known |= folder.metadata.config.get(PROMPT_WEIGHTS, {})
-  if not known:
-    return None
+  """Reads what the allocation wanted each prompt of a folder to weigh."""
   ids = index.prompt_ids.tolist()
-  return np.array([known.get(str(prompt_id), 1.0) for prompt_id in ids])
+  parts = []
+  start = 0
+  for folder in folders:
+    known = folder.metadata.config.get(PROMPT_WEIGHTS, {})
+    own = ids[start : start + len(folder)]
+    start += len(folder)
+    parts.append([known.get(str(prompt_id), 1.0) for prompt_id in own])
+  weights = np.concatenate(parts)
+  return weights if np.any(weights != 1.0) else None
 
 
 def _ignored(index: indices.Index, spec: objective.Spec) -> np.ndarray | None:

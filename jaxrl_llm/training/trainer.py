@@ -5,9 +5,11 @@ import dataclasses
 import math
 
 import jax
+import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.curation import methods
+from jaxrl_llm.curation import pruning
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
@@ -148,6 +150,32 @@ def check_rows(
         "train.rows_per_microbatch: expected a multiple of the mesh's"
         f" data × fsdp = {parts}, found {settings.rows_per_microbatch}; raise"
         " it to the next multiple."
+    )
+
+
+def check_weights(trainer: Trainer, weights: np.ndarray | None) -> None:
+  """Refuses shards whose weights of prompts would not reach every term.
+
+  Args:
+    trainer: of the run.
+    weights: of rounds.Round.
+
+  Raises:
+    ValueError: in one line.
+  """
+  if weights is None:
+    return
+  found = "train.rollouts: the shards weigh their prompts, and "
+  if trainer.needs.statistics:
+    raise ValueError(
+        f"{found}{trainer.spec.name} takes statistics over a whole mini-batch;"
+        " choose another objective or other shards."
+    )
+  curation = trainer.curation
+  if not isinstance(curation, pruning.RandomPruning | None):
+    raise ValueError(
+        f"{found}the curation divides by its own survivors; set curation.name"
+        " to none or dppo_pruning, or choose other shards."
     )
 
 

@@ -1,11 +1,13 @@
 """What a round refuses before it reads."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 import tiny_run
 
+from jaxrl_llm.curation import methods
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import prepare
@@ -209,3 +211,51 @@ def test_weights_of_prompts_multiply_every_term(tmp_path):
   tokens = sum(r.response_tokens.size for r in made if r.prompt_id == 3)
   assert np.sum(found["one"][1] == 0.25) == tokens
   assert set(found["one"][1]) == {0.25, 1.0}
+
+
+def test_weights_of_prompts_are_those_of_their_own_folder(tmp_path):
+  """Two rounds pose a prompt, and each has its say of it, or none."""
+  folders = [
+      tiny_run.write(
+          tmp_path / str(number), tiny_run.make_rollouts(round=number),
+          round=number, config={"prompt_weights": weights},
+      )
+      for number, weights in enumerate(({"3": 0.25}, {"3": 2.0}, {}))
+  ]
+  work = rounds.open_round(
+      folders, SILENT, WHOLE, tokenizer_fingerprint="tokenizer", seed=0,
+      position=state_lib.Position(), lineage=tiny_run.LINEAGE,
+      fingerprint=lambda: "own weights",
+  )
+  of_three = work.weights[work.index.prompt_ids == 3].reshape(3, -1)
+  assert of_three.T.tolist() == [[0.25, 2.0, 1.0]] * 4
+  assert set(work.weights[work.index.prompt_ids != 3]) == {1.0}
+
+
+@pytest.mark.parametrize(
+    "words, curation, message",
+    [
+        ({"trust_region": "adaptive_clip"}, "none", "takes statistics over"),
+        ({}, "ps_ppo", "the curation divides by its own survivors"),
+    ],
+    ids=["statistics", "curation"],
+)
+def test_weighed_shards_are_refused_where_a_term_would_miss_them(
+    tmp_path, words, curation, message
+):
+  spec = algorithms.build({"name": "ppo", "correction": "none"} | words)
+  made = tiny_run.behave(tiny_run.make_rollouts(), tiny_run.params())
+  step = methods.build({"name": curation})
+  for name, weight in (("even", 1.0), ("weighed", 0.5)):
+    folder = tiny_run.write(
+        tmp_path / name, made, config={"prompt_weights": {"3": weight}}
+    )
+    train = functools.partial(
+        tiny_run.train, folder, tmp_path / f"run_{name}", spec=spec,
+        settings=WHOLE, curation=step,
+    )
+    if weight == 1.0:
+      train()
+      continue
+    with pytest.raises(ValueError, match=message):
+      train()
