@@ -24,6 +24,7 @@ import hashlib
 import json
 import pathlib
 import random
+import re
 import sys
 
 from experiments.mutations import operators
@@ -179,7 +180,7 @@ def _judge(
 
 def explained(mutant: Mutant) -> bool:
   """Whether SURVIVORS.md says why the mutant changes no value."""
-  name = mutant.name.removeprefix(f"{MUTATED}/")
+  name = re.sub(r":\d+:\d+ ", " ", mutant.name.removeprefix(f"{MUTATED}/"), 1)
   return f"- `{name}`\n" in SURVIVORS.read_text()
 
 

@@ -26,7 +26,7 @@ STAGES = ("near", "rest")
 NEAR = {
     "adaptive": ("bounds", "golden_regions", "golden"),
     "advantages": ("advantages", "token_advantages", "golden"),
-    "algorithms": ("description", "golden"),
+    "algorithms": ("description", "golden", "requirements"),
     "budgets": ("golden_regions", "diagnostics", "bounds", "detached"),
     "corrections": ("golden_corrections", "bounds", "description", "cases"),
     "description": ("description", "spec"),
@@ -45,7 +45,7 @@ NEAR = {
     "surrogates": ("cases", "detached", "golden"),
     "token_advantages": ("token_advantages", "advantages"),
     "tokens": ("bounds", "detached", "golden_corrections", "golden",
-               "golden_topk"),
+               "golden_topk", "supervised"),
     "trust_regions": ("diagnostics", "bounds", "golden_regions", "detached",
                       "golden"),
     "validation": ("description", "spec"),

@@ -65,7 +65,7 @@ class AdaptiveClip(parts.Part):
   def bins(self, tokens: tokens_lib.Tokens) -> Array:
     """bool [B, T, bins]: the bin [i/n, (i+1)/n) of each response token."""
     mask = tokens.layout.mask
-    logprobs = tokens.detached_logprobs
+    logprobs = tokens.logprobs
     if self.bin_by == "behavior":
       logprobs = masked.fill(tokens.terms.behavior_logprobs, mask)
     count = self.probability_bins
@@ -108,7 +108,7 @@ class AdaptiveClip(parts.Part):
   ) -> surrogates.Region:
     if not self.needs_statistics:
       statistics = self.statistics(log_ratios, tokens)
-    widths = jax.lax.stop_gradient(self.widths(statistics))
+    widths = self.widths(statistics)
     width = jnp.sum(jnp.where(self.bins(tokens), widths, 0.0), axis=-1)
     return trust_regions.bounded(
         jnp.exp(log_ratios),

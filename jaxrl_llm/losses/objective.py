@@ -264,7 +264,7 @@ def denominators(
       result[name] *= masked.fill(terms.weights, terms.mask)
   if spec.regularizers.positive_coefficient:
     result["positive"] = _positive_weights(terms, everything, weigh_all)
-  return jax.lax.stop_gradient(result)
+  return result
 
 
 def _positive_weights(
@@ -326,7 +326,6 @@ def token_losses(
   if spec.choice("weight") != "none":
     log_weights = tokens_lib.correction_logs(spec, tokens)
     weights = spec.weight(log_weights, tokens.layout)
-    weights = jax.lax.stop_gradient(weights)
     losses = losses * weights
     metrics["correction"] = types.Moments.of(weights, tokens.layout.mask)
     level = corrections.at_level(log_weights, tokens.layout, spec.weight.level)

@@ -106,7 +106,6 @@ class Preference(surrogates.Surrogate):
       statistics: `statistics` of the whole mini-batch.
     """
     terms, where = tokens.terms, tokens.layout
-    statistics = jax.lax.stop_gradient(statistics)
     groups = jnp.where(statistics["tokens"] > 0, terms.sequence_groups, -1)
     over = prefers(terms.sequence_scores, groups, self.pairs == "best_worst")
     sums = statistics["log_ratios"]

@@ -181,7 +181,7 @@ class SelectiveImportanceSampling(parts.Part):
       ids = terms.topk_ids[..., chosen]
       accepted &= jnp.any(ids == terms.tokens[..., None], axis=-1)
     accepted |= log_ratios == 0
-    return jax.lax.stop_gradient(accepted & tokens.layout.mask)
+    return accepted & tokens.layout.mask
 
 
 def uniforms(tokens: tokens_lib.Tokens) -> Array:

@@ -87,7 +87,7 @@ class WeightedLogProb(Surrogate):
   def weighed(
       self, ratios: Array, region: Region, advantages: Array
   ) -> Region:
-    weights = jax.lax.stop_gradient(region.values)
+    weights = region.values
     if self.weight_max is not None:
       weights = jnp.minimum(weights, self.weight_max)
     if self.weight_min is not None:
