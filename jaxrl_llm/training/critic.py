@@ -62,9 +62,9 @@ class CriticSettings:
     for key, least in (
         ("warmup_updates", 0), ("epochs", 1), ("pretrain_rounds", 0)
     ):
-      if getattr(self, key) < least:
+      if not least <= getattr(self, key) < settings_lib.MOST_UPDATES:
         raise ValueError(
-            f"critic.{key}: expected at least {least}, found"
+            f"critic.{key}: expected at least {least} and less than 2³¹, found"
             f" {getattr(self, key)}; correct it."
         )
     rate = self.learning_rate

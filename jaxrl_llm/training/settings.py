@@ -4,6 +4,8 @@ import dataclasses
 import math
 
 SCHEDULES = ("constant", "cosine")
+# Bound of what the devices count in int32.
+MOST_UPDATES = 2**31
 CLIP_BANDITS = ("none", "ucb1", "pb_ppo")
 
 
@@ -54,12 +56,15 @@ class TrainSettings:
       _require(self, key, "at least 1", lambda value: value >= 1)
     for key in (
         "groups_per_batch",
-        "warmup_updates",
         "weight_decay",
         "max_staleness",
         "learning_rate",
     ):
       _require(self, key, "0 or more", lambda value: 0 <= value < math.inf)
+    _require(
+        self, "warmup_updates", "0 ≤ value < 2³¹",
+        lambda value: 0 <= value < MOST_UPDATES,
+    )
     for key in ("epsilon", "max_grad_norm"):
       _require(self, key, "more than 0", lambda value: value > 0)
     for key in ("beta1", "beta2"):
@@ -91,8 +96,8 @@ class TrainSettings:
     _require(
         self,
         "total_updates",
-        f"more than train.warmup_updates={self.warmup_updates}",
-        lambda value: value > self.warmup_updates,
+        f"more than train.warmup_updates={self.warmup_updates}, less than 2³¹",
+        lambda value: self.warmup_updates < value < MOST_UPDATES,
     )
 
 

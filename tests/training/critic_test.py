@@ -323,6 +323,7 @@ def test_critic_and_objective_belong_together(spec, critic, message):
         ({"kind": "head", "path": "x"}, "critic.path: a head reads"),
         ({"epochs": 0}, "critic.epochs: expected at least 1"),
         ({"pretrain_rounds": -1}, "critic.pretrain_rounds: expected at least"),
+        ({"warmup_updates": 2**31}, "warmup_updates: .* less than 2³¹, found"),
         ({"learning_rate": float("inf")}, "critic.learning_rate: expected 0"),
     ],
 )

@@ -21,6 +21,8 @@ def test_defaults_and_keys_are_those_of_the_base_config():
     [
         ("epochs", 0),
         ("groups_per_batch", -1),
+        ("warmup_updates", 2**31),
+        ("total_updates", 2**31),
         ("learning_rate", -1e-3),
         ("learning_rate", float("inf")),
         ("weight_decay", float("inf")),
