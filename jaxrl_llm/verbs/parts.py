@@ -224,6 +224,7 @@ def critic(
   network = policy
   if chosen.path:
     computing = settings.build(policy_lib.ModelSettings, "model", config)
+    _require_there("critic.path", chosen.path)
     network = _network(chosen.path, computing)
     if network.config.vocab_size < policy.config.vocab_size:
       raise ValueError(
@@ -240,6 +241,12 @@ def critic(
   )
 
 
+def _require_there(key: str, path: str) -> None:
+  """Refuses a model beside the policy's that is not there."""
+  if not pathlib.Path(path).expanduser().exists():
+    raise FileNotFoundError(f"{key}: there is nothing at {path}; correct it.")
+
+
 @functools.lru_cache(maxsize=1)
 def _network(path: str, computing: policy_lib.ModelSettings):
   return policy_lib.load(path, computing)[0]
@@ -252,6 +259,18 @@ def critic_trunk(
   path = critic_settings(config).path
   if not path:
     return start_params
+  computing = settings.build(policy_lib.ModelSettings, "model", config)
+  return policy_lib.load(path, computing)[1]
+
+
+def reference(
+    config: ml_collections.ConfigDict, start_params: types.PyTree
+) -> types.PyTree:
+  """Reads train.reference; the start policy where it is empty."""
+  path = config.train.reference
+  if not path:
+    return start_params
+  _require_there("train.reference", path)
   computing = settings.build(policy_lib.ModelSettings, "model", config)
   return policy_lib.load(path, computing)[1]
 

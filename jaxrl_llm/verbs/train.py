@@ -13,10 +13,8 @@ import pathlib
 
 import ml_collections
 
-from jaxrl_llm import types
 from jaxrl_llm.data import shards
 from jaxrl_llm.losses import objective
-from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import loop
@@ -27,7 +25,6 @@ from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
-from jaxrl_llm.verbs import settings
 from jaxrl_llm.verbs import windows
 
 SECTIONS = (
@@ -121,7 +118,7 @@ def round_of(
   spec = parts.spec(config)
   reference = None
   if objective.requirements(spec).reference:
-    reference = _reference(config, model)
+    reference = parts.reference(config, model.start_params)
   return loop.train(
       model.policy,
       state,
@@ -140,13 +137,3 @@ def round_of(
       group_limit=parts.allocator(config).group_limit,
       critic=parts.critic(config, model.policy),
   )
-
-
-def _reference(
-    config: ml_collections.ConfigDict, model: parts.Model
-) -> types.PyTree:
-  """Reads train.reference; the start policy where it is empty."""
-  if not config.train.reference:
-    return model.start_params
-  computing = settings.build(policy_lib.ModelSettings, "model", config)
-  return policy_lib.load(config.train.reference, computing)[1]

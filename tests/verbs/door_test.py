@@ -144,6 +144,15 @@ def test_a_critic_of_other_settings_is_refused(verb, tmp_path, capsys):
   assert "critic.learning_rate (was None, now 0.5)" in text
 
 
+def test_a_model_that_is_not_there_is_named_with_its_key():
+  config, _ = flags.parse("run", [f"--config={ROOT / 'configs/ppo_gae.py'}"])
+  config.critic.path = config.train.reference = "/no/model"
+  with pytest.raises(FileNotFoundError, match="^critic.path: there is noth"):
+    parts.critic(config, None)
+  with pytest.raises(FileNotFoundError, match="^train.reference: there is"):
+    parts.reference(config, None)
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
   """The tokenizer of the configuration is not that of the run."""
   for name in ("params/_METADATA", "optimizer/_METADATA", "meta/metadata"):
