@@ -252,6 +252,14 @@ def _network(path: str, computing: policy_lib.ModelSettings):
   return policy_lib.load(path, computing)[0]
 
 
+def check_critic(job: Job) -> None:
+  """Refuses a critic that cannot read as far as the policy writes."""
+  made = critic(job.config, job.model.policy)
+  if made is not None:
+    tokens = sampling_settings(job.config).max_new_tokens
+    _check_lengths(job.train_prompts, tokens, made.network, "the critic")
+
+
 def critic_trunk(
     config: ml_collections.ConfigDict, start_params: types.PyTree
 ) -> types.PyTree:
@@ -410,15 +418,18 @@ def _check_topk(topk: int, policy: policy_lib.Policy) -> None:
 
 
 def _check_lengths(
-    chosen: Sequence[Prompt], max_new_tokens: int, policy: policy_lib.Policy
+    chosen: Sequence[Prompt],
+    max_new_tokens: int,
+    policy: policy_lib.Policy,
+    whose: str = "the model",
 ) -> None:
-  """Refuses a prompt whose response would leave the model's context."""
+  """Refuses a prompt whose response would leave a model's context."""
   longest = max(chosen, key=lambda prompt: prompt.tokens.size)
   limit = policy.config.context_length
   if longest.tokens.size + max_new_tokens > limit:
     raise ValueError(
         f"prompt {longest.text[:40]!r}… has {longest.tokens.size} tokens and"
-        f" sampling.max_new_tokens is {max_new_tokens}; the model's context is"
-        f" {limit}. Lower prompts.max_tokens (with prompts.drop_long) or"
-        " sampling.max_new_tokens."
+        f" sampling.max_new_tokens is {max_new_tokens}; the context of"
+        f" {whose} is {limit}. Lower prompts.max_tokens (with"
+        " prompts.drop_long) or sampling.max_new_tokens."
     )

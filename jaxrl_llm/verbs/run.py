@@ -77,6 +77,7 @@ def _advance(
   print(arithmetic(config))
   print(registry.describe(config.allocation.name, parts.allocator(config)))
   job = parts.job(config)
+  parts.check_critic(job)
   shortest = min(prompt.tokens.size for prompt in job.train_prompts)
   if shortest >= config.train.tokens_per_row:
     raise ValueError(

@@ -1,5 +1,6 @@
 """The command line: help, errors, and the keys it knows."""
 
+import dataclasses
 import errno
 import json
 import pathlib
@@ -151,6 +152,27 @@ def test_a_model_that_is_not_there_is_named_with_its_key():
     parts.critic(config, None)
   with pytest.raises(FileNotFoundError, match="^train.reference: there is"):
     parts.reference(config, None)
+
+
+def test_a_critic_must_read_as_far_as_the_policy_writes(tmp_path, monkeypatch):
+  config, _ = flags.parse("run", [f"--config={ROOT / 'configs/ppo_gae.py'}"])
+  config.critic.path = str(tmp_path)
+  job = parts.job(config)
+  longest = max(prompt.tokens.size for prompt in job.train_prompts)
+  needed = longest + config.sampling.max_new_tokens
+  own = job.model.policy
+
+  def read(unused_path, unused_computing):
+    return dataclasses.replace(
+        own, config=dataclasses.replace(own.config, context_length=limit)
+    )
+
+  monkeypatch.setattr(parts, "_network", read)
+  limit = needed
+  parts.check_critic(job)
+  limit = needed - 1
+  with pytest.raises(ValueError, match=f"context of the critic is {limit}"):
+    parts.check_critic(job)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
