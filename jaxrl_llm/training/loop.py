@@ -116,7 +116,7 @@ def train(
       fingerprint=functools.partial(policy_lib.fingerprint, state.params),
       group_limit=group_limit,
   )
-  trainer_lib.check_weights(trainer, work.weights)
+  trainer_lib.check_round(trainer, work.weights, work.index.unfinished_mask)
   if settings.clip_bandit != bandit.NONE:
     reward = rounds.numbers(work, round)["reward"]
     bounds = bandit.controls(settings, workdir, round, reward)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.curation import confidence
 from jaxrl_llm.curation import methods
 from jaxrl_llm.curation import pruning
 from jaxrl_llm.losses import objective
@@ -153,16 +154,26 @@ def check_rows(
     )
 
 
-def check_weights(trainer: Trainer, weights: np.ndarray | None) -> None:
-  """Refuses shards whose weights of prompts would not reach every term.
+def check_round(
+    trainer: Trainer, weights: np.ndarray | None, unfinished_mask: np.ndarray
+) -> None:
+  """Refuses shards that mean something else to the run than they say.
 
   Args:
     trainer: of the run.
-    weights: of rounds.Round.
+    weights: of rounds.Round, which have to reach every term.
+    unfinished_mask: bool, responses that no verdict was given on.
 
   Raises:
     ValueError: in one line.
   """
+  curation, count = trainer.curation, int(unfinished_mask.sum())
+  if count and isinstance(curation, confidence.QuestionValue):
+    raise ValueError(
+        f"curation.name: codapo counts solved responses, and {count} of the"
+        " round are unfinished (generation.window); choose another curation or"
+        " other shards."
+    )
   if weights is None:
     return
   found = "train.rollouts: the shards weigh their prompts, and "
@@ -171,7 +182,6 @@ def check_weights(trainer: Trainer, weights: np.ndarray | None) -> None:
         f"{found}{trainer.spec.name} takes statistics over a whole mini-batch;"
         " choose another objective or other shards."
     )
-  curation = trainer.curation
   if not isinstance(curation, pruning.RandomPruning | None):
     raise ValueError(
         f"{found}the curation divides by its own survivors; set curation.name"

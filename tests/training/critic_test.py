@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny_run
 
+from jaxrl_llm.curation import methods
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import critic as critic_lib
@@ -288,6 +289,19 @@ def test_finished_only_learns_from_whole_responses(tmp_path):
     critic_lib._pieces = apply
   assert len(seen) == 16
   assert all(r.finish_reason == "stop" and not r.window_start for r in seen)
+
+
+def test_what_counts_solved_responses_refuses_unfinished_ones(tmp_path):
+  made = tiny_run.behave(tiny_run.make_rollouts(), tiny_run.params())
+  made[5] = dataclasses.replace(made[5], finish_reason="window")
+  folder = tiny_run.write(tmp_path / "shards", made)
+  with pytest.raises(ValueError, match="codapo counts solved.* and 1 of the"):
+    loop.train(
+        tiny_run.POLICY, start(make(), tmp_path), GAE, tiny_run.SETTINGS,
+        [folder], tmp_path, tokenizer_fingerprint="tokenizer", seed=5,
+        round=0, critic=make(), curation=methods.build({"name": "codapo"}),
+    )
+  assert not (tmp_path / "prepared").exists()
 
 
 def test_a_checkpoint_without_a_critic_is_said_to_have_none(tmp_path):
