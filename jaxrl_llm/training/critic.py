@@ -1,33 +1,26 @@
-"""The critic of a run: its settings, its compiled functions, its training.
+"""The critic of a run: its settings, its parameters, its compiled functions.
 
 A critic is a value head on the policy's hidden states, or a network of its
 own with such a head; either has its own optimizer. The value loss never moves
-the policy. On each rollout batch the critic learns before the policy does.
+the policy. How a critic learns is in critic_learning.py.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 import dataclasses
 import functools
 import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_llm import types
-from jaxrl_llm.data import plan
-from jaxrl_llm.data import reading
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
-from jaxrl_llm.training import packed
-from jaxrl_llm.training import rounds
-from jaxrl_llm.training import scoring
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import step
-from jaxrl_llm.training import stored
 
 PyTree = types.PyTree
 KINDS = ("network", "head")
@@ -284,138 +277,3 @@ def _build(critic: Critic) -> Steps:
           out_shardings=(at.params, at.opt_state, everywhere, everywhere),
       ),
   )
-
-
-def fit(
-    critic: Critic,
-    state: state_lib.TrainState,
-    work: rounds.Round,
-    prepared: stored.Prepared,
-    seed: int,
-) -> tuple[state_lib.CriticState, dict[str, float]]:
-  """Trains the critic on a rollout batch: epochs × mini-batches.
-
-  Args:
-    critic: of the run.
-    state: before the first update on the batch.
-    work: the round.
-    prepared: of the batch, with returns and proximal_values.
-    seed: of the run.
-
-  Returns:
-    The critic's new state, and means over its updates by name.
-
-  Raises:
-    FloatingPointError: train.max_bad_updates updates in a row were skipped.
-  """
-  moved = state.critic
-  shape = scoring.Shape(
-      critic.training.rows_per_microbatch, critic.training.tokens_per_row
-  )
-  seen: list[dict[str, float]] = []
-  for rollouts in _minibatches(critic, state, work, seed):
-    terms = prepared.of([rollout.record_id for rollout in rollouts])
-    names = ("returns", "proximal_values")
-    pieces = _pieces(
-        critic, shape, rollouts, {name: terms[name] for name in names}
-    )
-    totals = None
-    for piece in pieces:
-      batch, weights = scoring.place(piece, sharding_lib.rows(critic.mesh))
-      inputs = (state.params, batch, weights)
-      if totals is None:
-        totals = critic.steps.start(moved.params, *inputs)
-      totals = critic.steps.add(moved.params, totals, *inputs)
-    metrics = totals.metrics
-    *parts, outcome = critic.steps.update(
-        moved.params, moved.opt_state, moved.counters, totals
-    )
-    moved = state_lib.CriticState(*parts)
-    metrics, outcome = jax.device_get((metrics, outcome))
-    _stop_if_bad(critic.training, outcome)
-    seen.append(
-        types.finish_metrics(metrics)
-        | {
-            "critic/grad_norm": float(outcome["grad_norm"]),
-            "critic/learning_rate": float(outcome["learning_rate"]),
-            "critic/skipped": float(outcome["skipped"]),
-        }
-    )
-  if not seen:
-    return moved, {}
-  means = {
-      name: float(np.mean([values[name] for values in seen]))
-      for name in seen[0]
-  }
-  return moved, means | {"critic/updates": int(moved.counters.updates)}
-
-
-def _stop_if_bad(
-    training: settings_lib.TrainSettings, outcome: Mapping[str, np.ndarray]
-) -> None:
-  """Ends a run whose critic learns nothing any more."""
-  bad = int(outcome["bad_in_a_row"])
-  if bad >= training.max_bad_updates:
-    raise FloatingPointError(
-        f"critic: {bad} updates in a row had a loss or gradient that is not"
-        f" finite (after update {int(outcome['updates'])}),"
-        " train.max_bad_updates allows no more; lower critic.learning_rate or"
-        " check the rollouts with `verify`."
-    )
-
-
-def _minibatches(
-    critic: Critic,
-    state: state_lib.TrainState,
-    work: rounds.Round,
-    seed: int,
-) -> Iterator[Sequence[types.Rollout]]:
-  """Yields what each update of the critic learns from; never nothing."""
-  batch = work.batches[state.position.batch]
-  for epoch in range(critic.training.epochs):
-    chosen = plan.minibatches(
-        work.index,
-        batch,
-        seed=seed,
-        # Orders of its own, apart from those of the policy's epochs.
-        epoch=-1 - epoch,
-        groups_per_minibatch=critic.training.groups_per_minibatch,
-    )
-    for rollouts in reading.read_ahead(work.records, chosen, 0):
-      if critic.spec.advantage.finished_only:
-        rollouts = [
-            dataclasses.replace(rollout, window_start=0)
-            for rollout in rollouts
-            if rollout.finish_reason != "window"
-        ]
-      if rollouts:
-        yield rollouts
-
-
-def _pieces(critic, shape, rollouts, terms):
-  """Returns (batch, per-token weights) of each micro-batch, numpy."""
-  rows = packed.Rows.pack(shape, rollouts)
-  batch = rows.assemble(terms)
-  weights = jax.device_get(critic.steps.weights(batch.terms))
-  return packed.cut((batch, weights), shape.rows, rows.count)
-
-
-def explained_variance(
-    rollouts: Sequence[types.Rollout],
-    values: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
-) -> float:
-  """1 − Var(target − value) / Var(target) over the tokens; NaN if constant.
-
-  Args:
-    rollouts: N records.
-    values: an [R] per record, units of reward.
-    targets: likewise.
-  """
-  masks = [rollout.response_mask for rollout in rollouts]
-  target, value = (
-      np.concatenate([row[mask] for row, mask in zip(rows, masks)])
-      for rows in (targets, values)
-  )
-  spread = np.var(target)
-  return float(1.0 - np.var(target - value) / spread) if spread else math.nan

@@ -19,6 +19,7 @@ from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import bandit
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import critic as critic_lib
+from jaxrl_llm.training import critic_learning
 from jaxrl_llm.training import journal as journal_lib
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import minibatch as minibatch_lib
@@ -193,7 +194,7 @@ def _fit_critic(
   number = state.position.round
   if trainer.critic is None or not trainer.critic.learns(number):
     return state
-  moved, values = critic_lib.fit(
+  moved, values = critic_learning.fit(
       trainer.critic, state, work, prepared, trainer.seed
   )
   place = {"round": number, "batch": state.position.batch}

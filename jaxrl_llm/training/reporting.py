@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm.training import agreement
-from jaxrl_llm.training import critic as critic_lib
+from jaxrl_llm.training import critic_learning
 from jaxrl_llm.training import curate
 from jaxrl_llm.training import feedback
 from jaxrl_llm.training import journal as journal_lib
@@ -73,7 +73,7 @@ def write_batch(
     if state.position.begins_round:
       journal.bar.say(found.lines())
   if "returns" in terms:
-    values["critic/explained_variance"] = critic_lib.explained_variance(
+    values["critic/explained_variance"] = critic_learning.explained_variance(
         rollouts, terms["proximal_values"], _worth(trainer, rollouts, terms)
     )
   if trainer.curation is not None:

@@ -12,6 +12,7 @@ from jaxrl_llm.curation import methods
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import critic as critic_lib
+from jaxrl_llm.training import critic_learning
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import optimizer
@@ -104,7 +105,7 @@ def test_a_run_that_dies_anywhere_ends_with_the_same_bits(
 ):
   critic = make(kind=kind)
   whole = train(folders[0], tmp_path / "whole", critic)
-  fit, update = critic_lib.fit, loop._update
+  fit, update = critic_learning.fit, loop._update
   for name, dying, calls in (("fit", fit, 2), ("update", update, 6)):
     left = [calls]
 
@@ -116,7 +117,7 @@ def test_a_run_that_dies_anywhere_ends_with_the_same_bits(
 
     workdir = tmp_path / name
     with monkeypatch.context() as patch:
-      place = (critic_lib, "fit") if name == "fit" else (loop, "_update")
+      place = (critic_learning, "fit") if name == "fit" else (loop, "_update")
       patch.setattr(*place, die)
       with pytest.raises(KeyboardInterrupt):
         train(folders[0], workdir, critic)
@@ -263,7 +264,7 @@ def test_the_gradient_does_not_depend_on_the_layout(folders, tmp_path):
     np.testing.assert_allclose(other, states[0], rtol=2e-3, atol=2e-4)
 
 
-def test_finished_only_learns_from_whole_responses(tmp_path):
+def test_finished_only_learns_from_whole_responses(tmp_path, monkeypatch):
   """Unfinished responses are left out; finished ones count from their start."""
   spec = algorithms.build({"name": "tppo", "correction": "none"})
   made = tiny_run.behave(tiny_run.make_rollouts(), tiny_run.params())
@@ -276,17 +277,14 @@ def test_finished_only_learns_from_whole_responses(tmp_path):
   ]
   folder = tiny_run.write(tmp_path / "shards", made)
   seen = []
-  apply = critic_lib._pieces
+  pieces = critic_learning._pieces
 
-  def watch(critic, shape, rollouts, terms):
+  def watch(critic, rollouts, terms):
     seen.extend(rollouts)
-    return apply(critic, shape, rollouts, terms)
+    return pieces(critic, rollouts, terms)
 
-  critic_lib._pieces = watch
-  try:
-    train(folder, tmp_path / "run", make(spec))
-  finally:
-    critic_lib._pieces = apply
+  monkeypatch.setattr(critic_learning, "_pieces", watch)
+  train(folder, tmp_path / "run", make(spec))
   assert len(seen) == 16
   assert all(r.finish_reason == "stop" and not r.window_start for r in seen)
 
