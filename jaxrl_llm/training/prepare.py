@@ -1,24 +1,23 @@
 """What a rollout batch needs once, before its first update.
 
-Proximal, reference and top-K log-probs by forward passes, advantages by group
-id, and the weights of curation, stored under prepared/ keyed by record id. A
-resumed run reads the file: the weights that made it may be gone.
+Proximal, reference and top-K log-probs and a critic's values by forward
+passes, advantages (credit.py), and the weights of curation and prompts, stored
+under prepared/ keyed by record id. A resumed run reads the file: the weights
+that made it may be gone.
 """
 
-from collections.abc import Sequence
 import dataclasses
 import pathlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.curation import episodes as episodes_lib
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import plan
-from jaxrl_llm.losses import objective
 from jaxrl_llm.training import attribution
+from jaxrl_llm.training import credit
 from jaxrl_llm.training import directions
 from jaxrl_llm.training import feedback
 from jaxrl_llm.training import rounds
@@ -26,6 +25,7 @@ from jaxrl_llm.training import scoring
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import stored
 from jaxrl_llm.training import trainer as trainer_lib
+
 
 def path_of(workdir: pathlib.Path, position: state_lib.Position):
   """Returns the file of a rollout batch."""
@@ -114,10 +114,7 @@ def compute(
   if needs.critic:
     terms |= _values(trainer, state, work, batch)
   flat = {name: np.concatenate(values) for name, values in terms.items()}
-  if needs.token_rewards:
-    flat |= _token_advantages(trainer, work, batch, terms)
-  else:
-    flat["advantages"] = _advantages(trainer, index, batch)
+  flat |= credit.assign(trainer, work, batch, terms)
   return stored.Prepared(
       index.record_ids[batch.positions],
       index.response_lengths[batch.positions],
@@ -200,28 +197,7 @@ def _score(trainer, params, work, batch, topk) -> dict[str, list[np.ndarray]]:
       found["topk_anchor_logprobs"] = scored.topk_logprobs
     return found
 
-  return scoring.over_records(
-      score,
-      work.records,
-      work.index,
-      batch.positions,
-      trainer.shape,
-      trainer.rows,
-  )
-
-
-def _advantages(trainer, index, batch) -> np.ndarray:
-  """Returns float32 [N]; dropped members of a group count in its baseline."""
-  members = batch.members
-  groups = np.unique(index.group_ids[members], return_inverse=True)[1]
-  values = trainer.steps.advantages(
-      jnp.asarray(index.rewards[members]),
-      jnp.asarray(groups, jnp.int32),
-      jnp.asarray(index.trained_tokens[members]),
-      greedy_rewards=_greedy_rewards(trainer, index, members),
-  )
-  places = np.searchsorted(members, batch.positions)
-  return np.asarray(values, np.float32)[places]
+  return _over(trainer, work, batch, score)
 
 
 def _values(trainer, state, work, batch) -> dict[str, list[np.ndarray]]:
@@ -232,6 +208,11 @@ def _values(trainer, state, work, batch) -> dict[str, list[np.ndarray]]:
     values = steps.values(state.critic.params, state.params, placed)
     return {"proximal_values": values}
 
+  return _over(trainer, work, batch, score)
+
+
+def _over(trainer, work, batch, score) -> dict[str, list[np.ndarray]]:
+  """Applies a function of micro-batches to the records of a rollout batch."""
   return scoring.over_records(
       score,
       work.records,
@@ -240,87 +221,3 @@ def _values(trainer, state, work, batch) -> dict[str, list[np.ndarray]]:
       trainer.shape,
       trainer.rows,
   )
-
-
-def _token_advantages(trainer, work, batch, terms) -> dict[str, np.ndarray]:
-  """Returns the records' advantages, float32 [R] one after another.
-
-  With a critic also what it is to learn, `returns`. Token rewards and values
-  exist for the scored records alone, so the groups' statistics run over those.
-  """
-  index, positions = work.index, batch.positions
-  rollouts = [work.records[int(n)] for n in positions]
-  groups = np.unique(index.group_ids[positions], return_inverse=True)[1]
-  mask = _padded([indices.trained_mask(rollout) for rollout in rollouts])
-  token_rewards = None
-  if trainer.needs.reference and "proximal_logprobs" in terms:
-    token_rewards = objective.token_rewards(
-        trainer.spec,
-        _padded(terms["proximal_logprobs"]),
-        _padded(terms["reference_logprobs"]),
-        mask,
-    )
-  known = {"token_rewards": token_rewards}
-  if trainer.needs.critic:
-    known["values"] = _padded(terms["proximal_values"])
-    known["unfinished"] = jnp.array(
-        [rollout.finish_reason == "window" for rollout in rollouts]
-    )
-  rewards = jnp.asarray(index.rewards[positions])
-  whole = [rollout.response_mask for rollout in rollouts]
-  lengths = jnp.asarray([tokens.sum() for tokens in whole])
-  found = {
-      "advantages": trainer.steps.advantages(
-          rewards,
-          jnp.asarray(groups, jnp.int32),
-          lengths,
-          mask=mask,
-          greedy_rewards=_greedy_rewards(trainer, index, positions),
-          **known,
-      )
-  }
-  if trainer.needs.critic:
-    found["returns"] = trainer.critic.steps.targets(
-        rewards, lengths, mask=_padded(whole), **known
-    )
-  sizes = index.response_lengths[positions]
-  return {name: _unpadded(found[name], sizes) for name in found}
-
-
-def _unpadded(values: jax.Array, sizes: np.ndarray) -> np.ndarray:
-  """float32: rows [N, T] cut to their sizes, one after another; or [N]."""
-  values = np.asarray(values, np.float32)
-  if values.ndim == 1:
-    return values
-  return np.concatenate([row[:n] for row, n in zip(values, sizes)])
-
-
-def _greedy_rewards(
-    trainer: trainer_lib.Trainer, index: indices.Index, positions: np.ndarray
-) -> jax.Array | None:
-  """Returns float32 [N], the reward of the greedy response of each group.
-
-  Raises:
-    ValueError: a group has none.
-  """
-  if not trainer.needs.greedy_baseline:
-    return None
-  rewards = {
-      int(index.group_ids[place]): index.rewards[place]
-      for place in np.flatnonzero(index.baseline_mask)
-  }
-  groups = index.group_ids[positions].tolist()
-  missing = sum(group not in rewards for group in set(groups))
-  if missing:
-    raise ValueError(
-        f"objective.advantage: {trainer.spec.name} subtracts the reward of a"
-        f" greedy response, and {missing} of {len(set(groups))} groups have"
-        " none; generate with this objective."
-    )
-  return jnp.asarray([rewards[group] for group in groups], jnp.float32)
-
-
-def _padded(arrays: Sequence[np.ndarray]) -> jax.Array:
-  """Stacks [R] arrays of several lengths, padded on the right."""
-  width = max(map(len, arrays))
-  return jnp.stack([jnp.pad(row, (0, width - len(row))) for row in arrays])
