@@ -1,4 +1,4 @@
-"""Opens a round's folders, plans its reading, and refuses what cannot be."""
+"""Opens a round's folders and plans their reading."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -11,6 +11,7 @@ from jaxrl_llm.data import plan
 from jaxrl_llm.data import reading
 from jaxrl_llm.data import shards
 from jaxrl_llm.losses import objective
+from jaxrl_llm.training import refusals
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
 
@@ -144,9 +145,9 @@ def open_round(
       for path in folders
   ]
   index = indices.Index.build(opened)
-  _refuse_missing_topk(opened, spec)
-  _refuse_groups_of_one(index, spec)
-  _refuse_unfinished(index, spec)
+  refusals.missing_topk(opened, spec)
+  refusals.groups_of_one(index, spec)
+  refusals.unfinished(index, spec)
   compares = objective.requirements(spec).group_baseline
   selection = plan.select(
       index,
@@ -169,10 +170,10 @@ def open_round(
   stale_mask = np.zeros(len(index), bool)
   if position.begins_round:
     stale_mask = _stale(opened, index, position, lineage, fingerprint)
-    _refuse_hidden_staleness(
+    refusals.hidden_staleness(
         spec, stale_mask[selection.positions], len(batches)
     )
-    _refuse_foreign_versions(spec, index, stale_mask, position, lineage)
+    refusals.foreign_versions(spec, index, stale_mask, position, lineage)
   return Round(
       reading.Records(opened), index, selection, batches, stale_mask,
       _prompt_weights(opened, index),
@@ -233,90 +234,3 @@ def _stale(
     else:
       parts.append(versions != current)
   return np.concatenate(parts)
-
-
-def _refuse_hidden_staleness(
-    spec: objective.Spec, stale_mask: np.ndarray, batches: int
-) -> None:
-  """Refuses a proximal anchor that would hide staleness."""
-  if objective.requirements(spec).correction_named:
-    return
-  if stale_mask.any():
-    why = (
-        f"{int(stale_mask.sum())} of {len(stale_mask)} records were drawn by"
-        " other weights than the trainer's"
-    )
-  elif batches > 1:
-    why = f"the last {batches - 1} of {batches} rollout batches will be stale"
-  else:
-    return
-  raise ValueError(
-      f"objective.correction: {why}, which the proximal anchor of"
-      f" {spec.name} hides; set it to tis, icepop, decoupled, rejection,"
-      " bypass or none."
-  )
-
-
-def _refuse_foreign_versions(
-    spec: objective.Spec,
-    index: indices.Index,
-    stale_mask: np.ndarray,
-    position: state_lib.Position,
-    lineage: str,
-) -> None:
-  """Refuses versions that do not compare, where the objective counts them.
-
-  Another lineage's compare where its weights are the trainer's, at the same
-  version: two runs that start from the same model.
-  """
-  if not objective.requirements(spec).versions:
-    return
-  others = set(index.lineage_names) - {lineage}
-  odd_mask = stale_mask | (index.oldest_versions != position.round_updates)
-  if others and odd_mask.any():
-    raise ValueError(
-        "objective.proximal: loglinear counts the updates since a token was"
-        f" drawn, but the policy is of lineage {lineage!r} and rollouts of"
-        f" {sorted(others)}, whose versions do not compare; set it to"
-        " recomputed."
-    )
-
-
-def _refuse_groups_of_one(index: indices.Index, spec: objective.Spec) -> None:
-  """Refuses groups that were generated with one sample."""
-  if not objective.requirements(spec).group_baseline:
-    return
-  sampled = np.flatnonzero(~index.baseline_mask)
-  alone = sampled[index.group_sizes(sampled) == 1]
-  if alone.size:
-    raise ValueError(
-        f"generation.samples_per_prompt: {alone.size} groups have one sample"
-        f" (prompt {index.prompt_ids[alone[0]]}), and {spec.name} compares"
-        " samples within a group; generate at least 2, or choose an objective"
-        " that does not (objective.advantage=reward, or objective.name=sft)."
-    )
-
-
-def _refuse_unfinished(index: indices.Index, spec: objective.Spec) -> None:
-  """Refuses responses without a reward, where the objective needs one."""
-  count = int(np.sum(index.unfinished_mask))
-  if count and not objective.requirements(spec).bootstraps:
-    raise ValueError(
-        f"objective.name: {count} of {len(index)} responses are unfinished"
-        f" (generation.window) and have no reward, which {spec.name} needs;"
-        " choose an objective whose critic stands in for it."
-    )
-
-
-def _refuse_missing_topk(
-    folders: Sequence[shards.Folder], spec: objective.Spec
-) -> None:
-  """Refuses shards that lack the behaviour top-K that the objective reads."""
-  wanted = objective.requirements(spec).behavior_topk
-  for folder in folders:
-    if folder.metadata.topk < wanted:
-      raise ValueError(
-          f"{folder.path}: expected the top {wanted} ids of each token for"
-          f" {spec.name}, found {folder.metadata.topk}; generate with"
-          f" sampling.record_topk={wanted}."
-      )

@@ -33,7 +33,7 @@ def check(config: ml_collections.ConfigDict) -> None:
     raise ValueError(
         f"{found}, but {config.objective.name} needs the reward of every"
         " response and a window leaves some unfinished; set it to 0, or choose"
-        " an objective whose critic stands in for the reward."
+        " an objective whose critic stands in for the reward, such as tppo."
     )
   if config.allocation.name != "uniform":
     raise ValueError(
