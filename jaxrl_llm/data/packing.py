@@ -1,4 +1,4 @@
-"""Lays sequences into rows of a fixed shape, and fills the device arrays.
+"""Lays sequences into rows of a fixed shape, and fills their arrays.
 
 Neighbours in a row with the same prompt share its tokens: the prompt less its
 last token is a segment, and each response, the prompt's last token before it,
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.data import canvas as canvas_lib
 from jaxrl_llm.data import fingerprints
 from jaxrl_llm.data import index as indices
 
@@ -193,7 +194,7 @@ def assemble(
           f"prepared {name!r}: expected {len(rollouts)} entries, one per"
           f" record, found {len(values)}."
       )
-  canvas = _Canvas(rows, rows_per_microbatch, tokens_per_row)
+  canvas = canvas_lib.Canvas(len(rows), rows_per_microbatch, tokens_per_row)
   groups = sorted({rollout.group_id for rollout in rollouts})
   group_numbers = {group: number for number, group in enumerate(groups)}
   for row, members in enumerate(rows):
@@ -247,67 +248,3 @@ def _response(rollout: types.Rollout) -> dict[str, Any]:
     entries["topk_ids"] = rollout.topk_ids
     entries["topk_anchor_logprobs"] = rollout.topk_logprobs + kept
   return entries
-
-
-class _Canvas:
-  """Arrays [B, T] by name, made when first painted on."""
-
-  _DTYPES = {
-      "mask": np.bool_,
-      "record_ids": np.uint32,
-      **dict.fromkeys(
-          (
-              "tokens",
-              "segment_ids",
-              "parent_ids",
-              "positions",
-              "sequence_ids",
-              "group_ids",
-              "response_positions",
-              "versions",
-              "topk_ids",
-          ),
-          np.int32,
-      ),
-  }
-  _PADDING = {"sequence_ids": -1, "group_ids": -1, "temperatures": 1.0}
-
-  def __init__(
-      self,
-      rows: Sequence[Sequence[int]],
-      rows_per_microbatch: int,
-      tokens_per_row: int,
-  ):
-    """Rounds the number of rows up."""
-    microbatches = max(1, -(-len(rows) // rows_per_microbatch))
-    self._shape = (microbatches * rows_per_microbatch, tokens_per_row)
-    self._arrays: dict[str, np.ndarray] = {}
-
-  def paint(
-      self, row: int, start: int, stop: int, entries: Mapping[str, Any]
-  ) -> None:
-    """Writes entries, one per token or one for all, over tokens of a row."""
-    for name, value in entries.items():
-      value = np.asarray(value)
-      if name not in self._arrays:
-        dtype = self._DTYPES.get(name, np.float32)
-        padding = self._PADDING.get(name, 0)
-        shape = self._shape + value.shape[1:]
-        self._arrays[name] = np.full(shape, padding, dtype)
-      if value.ndim and len(value) != stop - start:
-        raise ValueError(
-            f"{name}: expected {stop - start} entries for the response's"
-            f" tokens, found {len(value)}."
-        )
-      self._arrays[name][row, start:stop] = value
-
-  def batch(self) -> types.Batch:
-    """Hands the arrays over."""
-    arrays = self._arrays
-    own = (
-        "tokens", "segment_ids", "parent_ids", "positions", "temperatures"
-    )
-    batch = {name: arrays[name] for name in own}
-    names = {field.name for field in dataclasses.fields(types.Terms)}
-    terms = {name: array for name, array in arrays.items() if name in names}
-    return types.Batch(**batch, terms=types.Terms(**terms))
