@@ -7,15 +7,13 @@ the weights, the seed, the plan and the settings, and neither on who writes it
 nor on what was killed before.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Mapping, Sequence
 import dataclasses
 import os
 import time
 from typing import Any
 
 import jax
-from rich import progress as rich_progress
 
 from jaxrl_llm import types
 from jaxrl_llm.data import prompts as prompts_lib
@@ -24,6 +22,7 @@ from jaxrl_llm.data import tokenizer as tokenizer_lib
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.rollout import engine as engine_lib
 from jaxrl_llm.rollout import planning
+from jaxrl_llm.rollout import progress as progress_lib
 from jaxrl_llm.rollout import records
 from jaxrl_llm.rollout import rewards
 from jaxrl_llm.rollout import sampler
@@ -136,7 +135,7 @@ def sample(
       for prompt in prompts
   ]
   answers: list[list[Sampled]] = [[None] * samples for _ in prompts]
-  with _bar("Answering", len(prompts) * samples, progress) as advance:
+  with progress_lib.bar("Answering", len(prompts) * samples, progress) as advance:
     for index, place, response in engine.run(requests):
       answers[index][place] = Sampled(
           response, records.text_of(tokenizer, response.tokens)
@@ -209,21 +208,8 @@ def generate_round(
       tokenizer, prompts, sampling, grader, lineage, round_number, version,
       seed, continued,
   )
-  if baselines and settings.cuts(sampling):
-    raise ValueError(
-        "generation.window: expected 0 where greedy baselines are drawn, "
-        f"found {settings.window}; they are compared with whole responses."
-    )
-  plan = planning.plan(
-      counts, settings.records_per_shard, baselines, wanted.continued_places()
-  )
+  plan = _plan(wanted, counts, settings, baselines, hosts)
   own = plan[host::hosts]
-  if not own or len(counts) != len(prompts):
-    raise ValueError(
-        f"generation: expected a count per prompt and a shard per host, found "
-        f"{len(counts)} counts, {len(prompts)} prompts, {len(plan)} shards and "
-        f"{hosts} hosts; lower generation.records_per_shard for more shards."
-    )
   settled = {
       "seed": seed,
       "plan": planning.fingerprint(plan),
@@ -237,7 +223,7 @@ def generate_round(
   writer = shards_lib.ShardWriter(folder, metadata, len(own))
   engine, tally = None, summary.Tally()
   total = sum(piece.records for pieces in own for piece in pieces)
-  with _bar(f"Round {round_number}", total, progress) as advance:
+  with progress_lib.bar(f"Round {round_number}", total, progress) as advance:
     for index, pieces in enumerate(own):
       if writer.path(index).is_file():
         tally.add(_found(writer, index, wanted.record_ids(pieces)))
@@ -259,6 +245,32 @@ def generate_round(
   return tally.finish()
 
 
+def _plan(
+    wanted: records.Round,
+    counts: Sequence[int],
+    settings: GenerationSettings,
+    baselines: bool,
+    hosts: int,
+) -> list[tuple[planning.Piece, ...]]:
+  """Plans the shards of all hosts; see `generate_round`."""
+  if baselines and settings.cuts(wanted.sampling):
+    raise ValueError(
+        "generation.window: expected 0 where greedy baselines are drawn, "
+        f"found {settings.window}; they are compared with whole responses."
+    )
+  plan = planning.plan(
+      counts, settings.records_per_shard, baselines, wanted.continued_places()
+  )
+  if len(plan) < hosts or len(counts) != len(wanted.prompts):
+    raise ValueError(
+        "generation: expected a count per prompt and a shard per host, found "
+        f"{len(counts)} counts, {len(wanted.prompts)} prompts, {len(plan)} "
+        f"shards and {hosts} hosts; lower generation.records_per_shard for "
+        "more shards."
+    )
+  return plan
+
+
 def _found(
     writer: shards_lib.ShardWriter, index: int, expected: Sequence[int]
 ) -> list[types.Rollout]:
@@ -271,21 +283,3 @@ def _found(
         "`generate` again."
     )
   return rollouts
-
-
-@contextlib.contextmanager
-def _bar(
-    title: str, total: int, shown: bool
-) -> Iterator[Callable[[int], None]]:
-  """Shows a bar of responses; yields what advances it."""
-  columns = (
-      rich_progress.TextColumn("{task.description}"),
-      rich_progress.BarColumn(),
-      rich_progress.MofNCompleteColumn(),
-      rich_progress.TextColumn("responses"),
-      rich_progress.TimeElapsedColumn(),
-      rich_progress.TimeRemainingColumn(),
-  )
-  with rich_progress.Progress(*columns, disable=not shown) as bar:
-    task = bar.add_task(title, total=total)
-    yield lambda count: bar.advance(task, count)
