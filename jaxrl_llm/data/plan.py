@@ -6,7 +6,7 @@ makes the same one. The way down: `index.Index` → `select` → `rollout_batche
 folders.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 
 import numpy as np

@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.losses import algorithms
-from jaxrl_llm.losses import objective
 
 ROWS, WIDTH = 8, 8
 
