@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import dataclasses
-import functools
 import hashlib
 import json
 import pathlib
@@ -85,7 +84,7 @@ def job(config: ml_collections.ConfigDict) -> Job:
   train_prompts, evaluation_prompts = prompts(config, text_tokenizer)
   network = model(config, text_tokenizer)
   _check_topk(sampling_settings(config).record_topk, network.policy)
-  _check_lengths(
+  check_lengths(
       [*train_prompts, *evaluation_prompts],
       sampling_settings(config).max_new_tokens,
       network.policy,
@@ -214,61 +213,14 @@ def critic_settings(
   return None
 
 
-def critic(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy
-) -> critic_lib.Critic | None:
-  """Makes the critic; None for an objective without one."""
-  chosen = critic_settings(config)
-  if chosen is None:
-    return None
-  network = policy
-  if chosen.path:
-    computing = settings.build(policy_lib.ModelSettings, "model", config)
-    _require_there("critic.path", chosen.path)
-    network = _network(chosen.path, computing)
-    if network.config.vocab_size < policy.config.vocab_size:
-      raise ValueError(
-          f"critic.path: expected a model that knows the policy's"
-          f" {policy.config.vocab_size} ids, found {network.config.vocab_size};"
-          " choose one with the same tokenizer."
-      )
-  return critic_lib.build(
-      network,
-      chosen,
-      train_settings(config),
-      spec(config),
-      sharding.make_mesh(config.mesh),
-  )
+def require_there(key: str, path: str) -> None:
+  """Refuses a model beside the policy's that is not there.
 
-
-def _require_there(key: str, path: str) -> None:
-  """Refuses a model beside the policy's that is not there."""
+  Raises:
+    FileNotFoundError: naming the key.
+  """
   if not pathlib.Path(path).expanduser().exists():
     raise FileNotFoundError(f"{key}: there is nothing at {path}; correct it.")
-
-
-@functools.lru_cache(maxsize=1)
-def _network(path: str, computing: policy_lib.ModelSettings):
-  return policy_lib.load(path, computing)[0]
-
-
-def check_critic(job: Job) -> None:
-  """Refuses a critic that cannot read as far as the policy writes."""
-  made = critic(job.config, job.model.policy)
-  if made is not None:
-    tokens = sampling_settings(job.config).max_new_tokens
-    _check_lengths(job.train_prompts, tokens, made.network, "the critic")
-
-
-def critic_trunk(
-    config: ml_collections.ConfigDict, start_params: types.PyTree
-) -> types.PyTree:
-  """Returns what a critic's own network starts from."""
-  path = critic_settings(config).path
-  if not path:
-    return start_params
-  computing = settings.build(policy_lib.ModelSettings, "model", config)
-  return policy_lib.load(path, computing)[1]
 
 
 def reference(
@@ -278,7 +230,7 @@ def reference(
   path = config.train.reference
   if not path:
     return start_params
-  _require_there("train.reference", path)
+  require_there("train.reference", path)
   computing = settings.build(policy_lib.ModelSettings, "model", config)
   return policy_lib.load(path, computing)[1]
 
@@ -417,7 +369,7 @@ def _check_topk(topk: int, policy: policy_lib.Policy) -> None:
     )
 
 
-def _check_lengths(
+def check_lengths(
     chosen: Sequence[Prompt],
     max_new_tokens: int,
     policy: policy_lib.Policy,

@@ -25,6 +25,7 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import trainer as trainer_lib
 from jaxrl_llm.verbs import allocation
+from jaxrl_llm.verbs import critics
 from jaxrl_llm.verbs import evaluate
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
@@ -77,7 +78,7 @@ def _advance(
   print(arithmetic(config))
   print(registry.describe(config.allocation.name, parts.allocator(config)))
   job = parts.job(config)
-  parts.check_critic(job)
+  critics.check(job)
   shortest = min(prompt.tokens.size for prompt in job.train_prompts)
   if shortest >= config.train.tokens_per_row:
     raise ValueError(

@@ -17,6 +17,7 @@ import ml_collections
 from jaxrl_llm.data import atomic
 from jaxrl_llm.models import sharding
 from jaxrl_llm.training import score as score_lib
+from jaxrl_llm.verbs import critics
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
@@ -64,7 +65,7 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
           seed=config.seed,
           mesh=sharding.make_mesh(config.mesh),
           group_limit=parts.allocator(config).group_limit,
-          critic=parts.critic(config, model.policy),
+          critic=critics.build(config, model.policy),
       )
   )
   folder = write(workdir / "scores", scored)

@@ -21,6 +21,7 @@ from jaxrl_llm.training import loop
 from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import allocation
+from jaxrl_llm.verbs import critics
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
@@ -92,7 +93,7 @@ def start(
 ) -> state_lib.TrainState:
   """Returns the state of the latest checkpoint, else a new one."""
   optimizer = optimizer_lib.build(parts.train_settings(config))
-  critic = parts.critic(config, model.policy)
+  critic = critics.build(config, model.policy)
   latest = checkpoints.latest(folders.checkpoints(workdir))
   if latest is not None:
     like = parts.placed_shapes(config, model.policy)
@@ -102,7 +103,7 @@ def start(
   state = state_lib.create(model.start_params, optimizer, lineage)
   if critic is None:
     return state
-  trunk = parts.critic_trunk(config, model.start_params)
+  trunk = critics.trunk(config, model.start_params)
   return dataclasses.replace(state, critic=critic.create(trunk))
 
 
@@ -135,5 +136,5 @@ def round_of(
       curation=parts.curation(config),
       validation=parts.validation_rollouts(config, model.tokenizer),
       group_limit=parts.allocator(config).group_limit,
-      critic=parts.critic(config, model.policy),
+      critic=critics.build(config, model.policy),
   )
