@@ -126,7 +126,7 @@ class Terms:
     proximal_values: critic values before the first update.
     returns: value targets.
     sequence_scores: float [N], advantages of the sequences of the whole
-      mini-batch by sequence id; whatever beyond them.
+      mini-batch by sequence id; undefined beyond them.
     sequence_groups: int32 [N], their group ids; -1 beyond them.
     topk_ids: int32 [B, T, K], top-K ids of the anchor policy.
     topk_anchor_logprobs: [B, T, K], anchor log-probs at topk_ids.

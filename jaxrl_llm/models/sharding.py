@@ -53,8 +53,8 @@ def make_mesh(text: str, devices: Sequence[jax.Device] | None = None) -> Mesh:
     if name not in unnamed or not size.isdecimal() or int(size) < 1:
       raise ValueError(
           f"mesh: expected axis=size with axis one of {', '.join(MESH_AXES)}, "
-          f"each at most once, and size >= 1, found {part!r}; write for example "
-          '"data=2,fsdp=4".'
+          f"each at most once, and size >= 1, found {part!r}; write for "
+          'example "data=2,fsdp=4".'
       )
     unnamed.remove(name)
     sizes[name] = int(size)

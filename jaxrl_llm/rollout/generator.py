@@ -135,7 +135,8 @@ def sample(
       for prompt in prompts
   ]
   answers: list[list[Sampled]] = [[None] * samples for _ in prompts]
-  with progress_lib.bar("Answering", len(prompts) * samples, progress) as advance:
+  total = len(prompts) * samples
+  with progress_lib.bar("Answering", total, progress) as advance:
     for index, place, response in engine.run(requests):
       answers[index][place] = Sampled(
           response, records.text_of(tokenizer, response.tokens)

@@ -311,7 +311,10 @@ def test_requirements():
 
 
 @pytest.mark.parametrize("overrides,message", [
-    ({"name": "sis", "selection_topk": 9}, "top 9 ids of the proximal.*found 0"),
+    (
+        {"name": "sis", "selection_topk": 9},
+        "top 9 ids of the proximal.*found 0",
+    ),
     (
         {"name": "cppo_prefix", "divergence": "topk_kl"},
         "top 20 ids of the behavior",
