@@ -140,7 +140,10 @@ class Gae(advantages.Advantage):
     return _keep(values + episodes.values, episodes)
 
   def losses(self, terms: types.Terms, where: masked.Layout) -> Array:
-    """½ max((V − R)², (V_clipped − R)²), V clipped around its old value."""
+    """½ max((V − R)², (V' − R)²), [B, T].
+
+    V' is V clipped to ± value_clip around the value before the first update.
+    """
     del where
     values, old = terms.values, terms.proximal_values
     errors = jnp.square(values - terms.returns)
@@ -225,7 +228,7 @@ def apply(
   Args:
     advantage: one of CRITIC_ADVANTAGES.
     terms: with live values, and proximal_values and returns.
-    weighing: rows of `weights`.
+    weighing: float [B, T], rows of `weights`.
   """
   mask = terms.mask
   where = masked.layout(mask, terms.segment_ids, terms.returns.dtype)
