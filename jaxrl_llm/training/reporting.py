@@ -82,7 +82,11 @@ def write_batch(
 
 
 def _worth(trainer, rollouts, terms) -> Sequence[np.ndarray]:
-  """Returns what a perfect critic says of each token, an [R] per record."""
+  """Returns what a perfect critic says of each token, an [R] per record.
+
+  Of Q(s, y) that is the response's reward, exact where objective.discount is 1
+  and tokens have no rewards of their own.
+  """
   if trainer.needs.critic == "state":
     return terms["returns"]
   return [np.full(r.response_tokens.size, r.reward) for r in rollouts]
