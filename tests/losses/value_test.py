@@ -248,6 +248,18 @@ def test_value_loss_is_the_formula():
   np.testing.assert_allclose(found, wanted.mean(), **TIGHT)
 
 
+@pytest.mark.parametrize("name", PARTS)
+def test_metrics_of_a_critic_are_detached(name):
+  terms, _ = packed_terms()
+
+  def said(values):
+    filled = dataclasses.replace(terms, values=values)
+    found = total(PARTS[name], masked.TokenMean(), filled)
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(found.metrics))
+
+  assert not np.asarray(jax.grad(said)(jnp.asarray(terms.values))).any()
+
+
 def test_static_value_learns_from_the_next_token():
   """½ (rew + γ Q' − Q)²; no gradient reaches Q'."""
   q = jnp.array([[0.3, -0.2, 0.5]])
