@@ -13,6 +13,7 @@ import tiny_run
 
 from configs import base
 from jaxrl_llm import __main__ as door
+from jaxrl_llm.verbs import critics
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import keys
@@ -149,7 +150,7 @@ def test_a_model_that_is_not_there_is_named_with_its_key():
   config, _ = flags.parse("run", [f"--config={ROOT / 'configs/ppo_gae.py'}"])
   config.critic.path = config.train.reference = "/no/model"
   with pytest.raises(FileNotFoundError, match="^critic.path: there is noth"):
-    parts.critic(config, None)
+    critics.build(config, None)
   with pytest.raises(FileNotFoundError, match="^train.reference: there is"):
     parts.reference(config, None)
 
@@ -167,12 +168,12 @@ def test_a_critic_must_read_as_far_as_the_policy_writes(tmp_path, monkeypatch):
         own, config=dataclasses.replace(own.config, context_length=limit)
     )
 
-  monkeypatch.setattr(parts, "_network", read)
+  monkeypatch.setattr(critics, "_network", read)
   limit = needed
-  parts.check_critic(job)
+  critics.check(job)
   limit = needed - 1
   with pytest.raises(ValueError, match=f"context of the critic is {limit}"):
-    parts.check_critic(job)
+    critics.check(job)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
