@@ -61,7 +61,7 @@ def described(found: list[dict[str, float]]) -> dict[str, float]:
     rows.append({
         "responses_kept": update.get("curation/survivor_share", 1.0),
         "tokens_kept": left,
-        "seconds": update["tokens"] / update["tokens_per_second"],
+        "seconds": update["row_tokens"] / update["tokens_per_second"],
         "tokens_per_second": update["tokens_per_second"],
         "rollout_tokens_per_second": update["tokens_per_second"] / left,
     })

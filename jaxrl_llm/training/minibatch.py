@@ -81,7 +81,7 @@ def build(
   shape = trainer.shape
   known |= {
       "sequences": len(rollouts),
-      "tokens": tokens,
+      "row_tokens": tokens,
       "microbatches": rows.count,
       "fill": tokens / (rows.count * shape.rows * shape.tokens),
   }
