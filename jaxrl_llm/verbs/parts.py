@@ -223,6 +223,13 @@ def require_there(key: str, path: str) -> None:
     raise FileNotFoundError(f"{key}: there is nothing at {path}; correct it.")
 
 
+def check_reference(config: ml_collections.ConfigDict) -> None:
+  """Refuses a train.reference that is not there, before anything is made."""
+  path = config.train.reference
+  if path and objective.requirements(spec(config)).reference:
+    require_there("train.reference", path)
+
+
 def reference(
     config: ml_collections.ConfigDict, start_params: types.PyTree
 ) -> types.PyTree:

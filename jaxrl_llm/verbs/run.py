@@ -122,6 +122,7 @@ def _check_training(config: ml_collections.ConfigDict) -> None:
       parts.train_settings(config), sharding.make_mesh(config.mesh)
   )
   windows.check(config)
+  parts.check_reference(config)
   spec = parts.spec(config)
   bandit.check(parts.train_settings(config), spec)
   needs = objective.requirements(spec)

@@ -49,6 +49,7 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   parts.curation(config)
   parts.critic_settings(config)
   parts.train_settings(config)
+  parts.check_reference(config)
   if not config.train.rollouts:
     windows.check(config)
   chosen = rounds(folders.rollouts(config.train.rollouts, workdir), config)

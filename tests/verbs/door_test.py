@@ -155,6 +155,17 @@ def test_a_model_that_is_not_there_is_named_with_its_key():
     parts.reference(config, None)
 
 
+@pytest.mark.parametrize("verb", ["run", "train"])
+def test_a_reference_that_is_not_there_binds_nothing(verb, tmp_path, capsys):
+  code, text = call(
+      capsys, verb, f"--config={ROOT / 'configs/objectives/dpo.py'}",
+      "--config.train.reference=/no/model", f"--workdir={tmp_path}",
+  )
+  assert code == door.USER_ERROR
+  assert "train.reference: there is nothing at /no/model" in text
+  assert not (tmp_path / record.FILE).exists()
+
+
 def test_a_critic_must_read_as_far_as_the_policy_writes(tmp_path, monkeypatch):
   config, _ = flags.parse("run", [f"--config={ROOT / 'configs/ppo_gae.py'}"])
   config.critic.path = str(tmp_path)
