@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 
 from jaxrl_llm.losses import advantages
 from jaxrl_llm.losses import parts
