@@ -67,7 +67,7 @@ class DppoPruning(interface.Allocator):
     counts[turn[kept]] = budget.samples
     return counts
 
-  def weights(
+  def loss_weights(
       self, state: DppoState, budget: interface.Budget, order: np.ndarray
   ) -> np.ndarray:
     """1 / P(it stays) × share of the round that stays, float [M]."""

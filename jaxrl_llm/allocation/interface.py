@@ -146,7 +146,7 @@ class Allocator:
     """
     raise NotImplementedError
 
-  def weights(
+  def loss_weights(
       self, state: State, budget: Budget, order: np.ndarray
   ) -> np.ndarray:
     """Returns float [M], what the loss of each posed prompt is multiplied by.

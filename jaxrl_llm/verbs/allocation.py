@@ -110,7 +110,7 @@ def plan(job: parts.Job, state: TrainState, workdir: pathlib.Path) -> Plan:
   else:
     memory = _memory(job, allocator, state)
     counts = allocator.propose(memory, budget, np.array(order))
-    weights = allocator.weights(memory, budget, np.array(order))
+    weights = allocator.loss_weights(memory, budget, np.array(order))
   chosen = [*going_on, *(k for k in order if counts[k])]
   made = Plan(
       [pool[k] for k in chosen],

@@ -140,11 +140,16 @@ def arithmetic(config: ml_collections.ConfigDict) -> str:
   groups, samples = generation.prompts_per_round, generation.samples_per_prompt
   batch = min(train_.groups_per_batch or groups, groups)
   updates = train_.epochs * -(-batch // train_.groups_per_minibatch)
+  critic = parts.critic_settings(config)
+  alone = ""
+  if critic is not None and critic.pretrain_rounds:
+    alone = f"; the first {critic.pretrain_rounds} rounds train the critic alone"
   return (
       f"{config.run.rounds} rounds of {groups} prompts × {samples} samples ="
       f" {groups * samples} responses; on each {batch} groups, {train_.epochs}"
       f" epochs in mini-batches of {train_.groups_per_minibatch}: at most"
       f" {updates} updates, so the last is {updates - 1} updates off-policy"
+      f"{alone}"
   )
 
 

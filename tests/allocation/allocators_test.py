@@ -73,16 +73,25 @@ def test_a_proposal_depends_on_the_saved_state_alone(name):
 
 
 def test_outcomes_are_read_by_prompt_and_strangers_left_out():
+  names = (
+      "prompt_id", "samples", "scored", "correct", "mean_gradient",
+      "confidence", "mean_abs_advantage",
+  )
   groups = [
-      dict(prompt_id=7, samples=4, scored=3, correct=1, mean_gradient=0.5),
-      dict(prompt_id=9, samples=2, scored=2, correct=2, mean_gradient=1.5),
-      dict(prompt_id=1, samples=9, scored=9, correct=9, mean_gradient=9.0),
+      dict(zip(names, values, strict=True))
+      for values in (
+          (7, 4, 3, 1, 0.5, 0.2, 0.9),
+          (9, 2, 2, 2, 1.5, 0.3, 0.0),
+          (1, 9, 9, 9, 9.0, 0.9, 9.0),
+      )
   ]
   found = interface.Outcomes.of(groups, [9, 8, 7])
   np.testing.assert_array_equal(found.samples, [2, 0, 4])
   np.testing.assert_array_equal(found.scored, [2, 0, 3])
   np.testing.assert_array_equal(found.correct, [2, 0, 1])
   np.testing.assert_array_equal(found.gradients, [1.5, 0, 0.5])
+  np.testing.assert_array_equal(found.confidence, [0.3, 0, 0.2])
+  np.testing.assert_array_equal(found.sizes, [0, 0, 0.9])
 
 
 def test_uniform_poses_those_whose_turn_it_is():

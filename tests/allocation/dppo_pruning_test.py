@@ -22,7 +22,7 @@ def test_without_history_every_prompt_is_posed_and_weighs_one():
   counts = PART.propose(state, BUDGET, ORDER)
   assert np.flatnonzero(counts).tolist() == [0, 2, 3, 5]
   assert set(counts[counts > 0]) == {8}
-  assert PART.weights(state, BUDGET, ORDER).tolist() == [1.0] * SIZE
+  assert PART.loss_weights(state, BUDGET, ORDER).tolist() == [1.0] * SIZE
 
 
 def test_low_are_known_prompts_below_the_mean_of_the_round():
@@ -47,7 +47,7 @@ def test_every_choice_together_is_the_round_without_pruning(monkeypatch):
 
     monkeypatch.setattr(np.random, "default_rng", lambda key: Draws())
     counts = PART.propose(STATE, BUDGET, ORDER)
-    weights = PART.weights(STATE, BUDGET, ORDER)
+    weights = PART.loss_weights(STATE, BUDGET, ORDER)
     posed = np.flatnonzero(counts)
     assert {0, 5} & set(posed) == {k for k, stays in kept.items() if stays}
     probability = np.prod([0.4 if stays else 0.6 for stays in kept.values()])

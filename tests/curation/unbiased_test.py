@@ -17,7 +17,7 @@ import tiny_run
 
 from jaxrl_llm.curation import pruning
 from jaxrl_llm.data import index as indices
-from jaxrl_llm.data import packing
+from jaxrl_llm.data import canvas
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import minibatch
 from jaxrl_llm.training import trainer as trainer_lib
@@ -35,7 +35,7 @@ PREFIXES = pruning.PrefixSampling(full_probability=0.3)
 
 @pytest.fixture(autouse=True)
 def float64(monkeypatch):
-  monkeypatch.setitem(packing._Canvas._DTYPES, "weights", np.float64)
+  monkeypatch.setitem(canvas.Canvas._DTYPES, "weights", np.float64)
   with jax.enable_x64(True):
     yield
 
