@@ -25,12 +25,7 @@ import sys
 from jaxrl_llm.training import metrics
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-STEPS = {
-    "none": {},
-    "cppo_completion": {},
-    "dppo_pruning": {},
-    "ps_ppo": {"objective.ratio": "token", "objective.trust_region": "clip"},
-}
+STEPS = ("none", "cppo_completion", "dppo_pruning", "ps_ppo")
 # Small micro-batches, so that what is saved is not lost to their rounding.
 SHAPE = {"train.rows_per_microbatch": 1, "train.checkpoint_every": 1000}
 
@@ -87,9 +82,9 @@ def main() -> int:
   frozen = {"train.rollouts": asked.folder / "rollouts/rollouts"}
   found = {name: [] for name in STEPS}
   for number in range(asked.repeats):
-    for name, keys in STEPS.items():
+    for name in STEPS:
       workdir = asked.folder / f"{name}_{number}"
-      chosen = keys | frozen | {"curation.name": name}
+      chosen = frozen | {"curation.name": name}
       call("train", workdir, [*common, *flags(chosen)])
       found[name] += updates(workdir)
   table = {name: described(rows) for name, rows in found.items()}
