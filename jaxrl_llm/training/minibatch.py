@@ -27,7 +27,7 @@ class Minibatch:
 
   Attributes:
     pieces: batch and per-token weights of each micro-batch, numpy; none where
-      curation left no episode.
+      curation left no episode, or an objective of pairs finds none.
     tokens: tokens that fill the rows, prompts included; a shared prompt
       counts once.
     known: numbers for the metrics.
@@ -59,6 +59,8 @@ def build(
           np.mean([rollout.response_tokens.size for rollout in rollouts])
       ),
   }
+  if trainer.needs.pairs and not pairs.any_in(rollouts, terms):
+    return Minibatch((), 0, known)
   whole, original, weights = None, None, None
   if trainer.curation is not None:
     left = curate.cut(rollouts, terms)

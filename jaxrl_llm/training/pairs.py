@@ -27,3 +27,15 @@ def by_sequence(
   ids = [rollout.group_id for rollout in rollouts]
   groups[:count] = np.unique(ids, return_inverse=True)[1]
   return {"sequence_scores": scores, "sequence_groups": groups}
+
+
+def any_in(
+    rollouts: Sequence[types.Rollout],
+    terms: Mapping[str, Sequence[np.ndarray]],
+) -> bool:
+  """Whether two records of one group differ in score; see `by_sequence`."""
+  seen: dict[int, float] = {}
+  return any(
+      seen.setdefault(rollout.group_id, float(score)) != float(score)
+      for rollout, score in zip(rollouts, terms["advantages"])
+  )

@@ -129,3 +129,12 @@ def test_a_reference_is_asked_for():
         seed=0,
         reference_params=None,
     )
+
+
+def test_a_minibatch_without_a_pair_is_no_update():
+  """Momentum must not move the parameters where nothing was compared."""
+  rollouts, terms = _records()
+  even = terms | {"advantages": [np.float32(n // 4) for n in range(N)]}
+  trainer = _trainer(2, 32)
+  assert not minibatch.build(trainer, rollouts, even).pieces
+  assert minibatch.build(trainer, rollouts, terms).pieces
