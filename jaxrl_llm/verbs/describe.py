@@ -2,10 +2,12 @@
 
 With --config.objective.name and other objective keys, prints what that
 choice would compute; with --config.allocation.name, how rollouts are shared
-out; with --config.curation.name, which episodes count. Writes nothing.
+out; with --config.curation.name, which episodes count; and how a critic
+learns, where the objective has one. Writes nothing.
 """
 
 from collections.abc import Iterable
+import dataclasses
 import pathlib
 
 import ml_collections
@@ -16,9 +18,10 @@ from jaxrl_llm.allocation import registry
 from jaxrl_llm.curation import methods
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import objective
+from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import settings
 
-SECTIONS = ("objective", "allocation", "curation")
+SECTIONS = ("objective", "allocation", "critic", "curation")
 
 
 def main(
@@ -29,6 +32,11 @@ def main(
   spec = algorithms.build(settings.overrides("objective", config))
   print(objective.describe(spec))
   print(f"needs         {'; '.join(needs(spec)) or 'nothing more'}")
+  critic = parts.critic_settings(config)
+  if critic is not None:
+    numbers = dataclasses.asdict(critic).items()
+    said = ", ".join(f"{key} {value}" for key, value in numbers if value)
+    print(f"critic: {said}")
   allocator = registry.build(settings.overrides("allocation", config))
   print(registry.describe(config.allocation.name, allocator))
   step = methods.build(settings.overrides("curation", config))

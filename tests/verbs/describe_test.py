@@ -10,7 +10,8 @@ from jaxrl_llm import __main__ as door
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.verbs import run
 
-CONFIG = f"--config={pathlib.Path(__file__).parents[2] / 'configs/base.py'}"
+ROOT = pathlib.Path(__file__).parents[2]
+CONFIG = f"--config={ROOT / 'configs/base.py'}"
 
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
@@ -112,3 +113,15 @@ def test_the_arithmetic_of_a_round():
   line = run.arithmetic(config)
   assert "= 128 responses" in line and "at most 6 updates" in line
   assert "5 updates off-policy" in line
+
+
+def test_a_critic_is_described_and_its_keys_are_checked(capsys):
+  path = f"--config={ROOT / 'configs/objectives/vcppo.py'}"
+  assert door.main(["describe", path]) == 0
+  assert "critic: kind network, epochs 1, pretrain_rounds 2\n" in (
+      capsys.readouterr().out
+  )
+  assert door.main(["describe", path, "--config.critic.epochs=0"]) == (
+      door.USER_ERROR
+  )
+  assert "critic.epochs: expected at least 1" in capsys.readouterr().err
