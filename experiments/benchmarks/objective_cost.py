@@ -71,6 +71,11 @@ def make_terms(
     }
   if needs.key:
     optional["key"] = jax.random.key(0)
+  if needs.reference:
+    optional["reference_logprobs"] = near()
+  if needs.pairs:
+    optional["sequence_scores"] = draw.normal(size=rows)
+    optional["sequence_groups"] = np.arange(rows) // 4
   terms = types.Terms(
       mask=np.ones(shape, bool),
       tokens=draw.integers(0, 999, shape),
