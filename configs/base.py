@@ -27,8 +27,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.model.tokenizer = ""
   # Inputs of matrix products: bfloat16 or float32. Masters are float32.
   config.model.compute_dtype = "bfloat16"
-  # What the backward pass recomputes: none, layers (all but layer inputs).
-  config.model.remat = "layers"
+  # What the backward pass recomputes of each layer: none, products (all but
+  # what its matrix products need), layers (all; the least memory).
+  config.model.remat = "products"
 
   config.prompts = ml_collections.ConfigDict()
   # reasoning_gym, jsonl (JSON lines or one JSON array) or tfds.

@@ -37,7 +37,6 @@ def get_config() -> ml_collections.ConfigDict:
   # 0.025 and 0.05 nats, which would cut most of what follows it.
   config.objective.log_clip_low = 0.2
   config.objective.log_clip_high = 0.2
-  config.model.remat = "none"
   config.train.groups_per_minibatch = 16
   config.train.rows_per_microbatch = 3
   config.train.tokens_per_row = 320

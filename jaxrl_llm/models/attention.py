@@ -8,6 +8,7 @@ query heads that share them.
 import functools
 
 import jax
+from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from jaxrl_llm import types
@@ -18,6 +19,8 @@ Array = types.Array
 # Longest row whose whole [T, T] score matrix is kept; beyond it, memory grows
 # linearly with T, in blocks of this many queries.
 QUERY_BLOCK = 512
+# Name of what the backward pass of `causal` reads, for jax.checkpoint.
+KEPT = "attention"
 # Finite, so that a row without any allowed key gives a mean and not a NaN.
 _MASKED = -1e30
 
@@ -141,6 +144,7 @@ def _causal(queries, keys, values, ids, dtype, block):
 def _causal_fwd(queries, keys, values, ids, dtype, block):
   results = _causal_forward(queries, keys, values, ids, dtype, block)
   bits = [matmul.to_bits(x.astype(dtype)) for x in (queries, keys, values)]
+  bits, results = ad_checkpoint.checkpoint_name((bits, results), KEPT)
   return results, (bits, ids, results)
 
 

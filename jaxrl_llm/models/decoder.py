@@ -6,6 +6,7 @@ from typing import Any
 
 from flax import linen as nn
 import jax
+from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from jaxrl_llm import types
@@ -20,6 +21,15 @@ Array = types.Array
 # Collection of the rounded weights as bits, with the tree of `params` less
 # its norms. Without it each use rounds its own weight.
 ROUNDED = "rounded"
+
+# What a backward pass keeps of each block's inside, by Policy.remat; "none"
+# recomputes nothing.
+_KEPT = {
+    "products": jax.checkpoint_policies.save_only_these_names(
+        attention.KEPT, matmul.KEPT, "residual"
+    ),
+    "layers": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 @jax.tree_util.register_dataclass
@@ -144,11 +154,14 @@ class Block(nn.Module):
         ("heads", "head_dim", "embed"),
     )
     residual = sharding.constrain_rows(residual)
+    residual = ad_checkpoint.checkpoint_name(residual, "residual")
     normed = self._norm(residual, "mlp_norm")
     gate, up = (
         self._multiply(normed, name, (d,), (f,), ("embed", "mlp"))
         for name in ("gate", "up")
     )
+    round_ = matmul.round_through if self.plain else matmul.keep_rounded
+    gate, up = (round_(x, self.dtype) for x in (gate, up))
     residual += self._multiply(
         nn.silu(gate) * up, "down", (f,), (d,), ("mlp", "embed")
     )
@@ -161,14 +174,15 @@ class Decoder(nn.Module):
   Attributes:
     config: sizes.
     dtype: compute dtype of products.
-    remat: recompute each block's inside in the backward pass.
+    remat: what the backward pass recomputes of each block: none, products
+      (all but what products need) or layers (all).
     plain: use the twins that are differentiable forward (jax.jvp).
     emit: return keys and values.
   """
 
   config: config_lib.ModelConfig
   dtype: Any
-  remat: bool = False
+  remat: str = "none"
   plain: bool = False
   emit: bool = False
 
@@ -207,7 +221,9 @@ class Decoder(nn.Module):
     rows = matmul.from_bits(embedding[tokens])
     rows = matmul.round_through(rows, self.dtype)
     residual = rows.astype(matmul.sum_dtype(self.dtype))
-    block = nn.remat(Block, prevent_cse=False) if self.remat else Block
+    block = Block
+    if self.remat != "none":
+      block = nn.remat(Block, prevent_cse=False, policy=_KEPT[self.remat])
     stack = nn.scan(
         block,
         variable_axes={"params": 0, ROUNDED: 0},

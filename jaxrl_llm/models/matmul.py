@@ -6,12 +6,18 @@ runs as a float32 product; here the cotangent is rounded too, forward and
 backward cost the same, and the weight's gradient leaves in float32.
 """
 
+import functools
+
 import jax
+from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from jaxrl_llm import types
 
 Array = types.Array
+
+# Name of the bits of `keep_rounded`, for jax.checkpoint.
+KEPT = "rounded"
 
 
 def sum_dtype(dtype: jnp.dtype) -> jnp.dtype:
@@ -131,3 +137,26 @@ def round_through(values: Array, dtype: jnp.dtype) -> Array:
   """Rounds to `dtype` and back; the derivative is that of the identity."""
   rounded = values.astype(dtype).astype(values.dtype)
   return values + jax.lax.stop_gradient(rounded - values)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def keep_rounded(values: Array, dtype: jnp.dtype) -> Array:
+  """Does what `round_through` does, and names the bits KEPT.
+
+  What keeps them for a backward pass has the values in half the memory. There
+  is no forward derivative (jax.jvp).
+  """
+  return _keep_rounded_fwd(values, dtype)[0]
+
+
+def _keep_rounded_fwd(values, dtype):
+  bits = ad_checkpoint.checkpoint_name(to_bits(values.astype(dtype)), KEPT)
+  return from_bits(bits).astype(values.dtype), None
+
+
+def _keep_rounded_bwd(dtype, residuals, cotangent):
+  del dtype, residuals
+  return (cotangent,)
+
+
+keep_rounded.defvjp(_keep_rounded_fwd, _keep_rounded_bwd)

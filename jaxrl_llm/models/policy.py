@@ -57,13 +57,13 @@ class Policy:
     compute_dtype: inputs of matrix products: bfloat16 or float32 (float64
       under jax.enable_x64, with float64 parameters). Sums, norms, softmax and
       log-probs stay in float32 or wider.
-    remat: what a backward pass recomputes: none, or layers (all but the
-      layers' inputs).
+    remat: what a backward pass recomputes of each layer: nothing (none), all
+      but what its products need (products), or all of it (layers).
   """
 
   config: ModelConfig
   compute_dtype: str = "bfloat16"
-  remat: str = "layers"
+  remat: str = "products"
 
   def init(self, key: Array) -> PyTree:
     """Draws random float32 parameters."""
@@ -192,7 +192,7 @@ class Policy:
     hidden, _ = self._hidden(
         params, rounded, tokens, None,
         self._packed(positions, segment_ids, parent_ids),
-        remat=self.remat == "layers" and not plain, plain=plain,
+        remat="none" if plain else self.remat, plain=plain,
     )
     scored = filled[:, 1:] & (segment_ids[:, 1:] == segment_ids[:, :-1])
     if mask is not None:
@@ -239,7 +239,7 @@ class Policy:
     hidden, _ = self._hidden(
         params, rounded, tokens, None,
         self._packed(positions, segment_ids, parent_ids),
-        remat=self.remat == "layers",
+        remat=self.remat,
     )
     return jnp.sum(hidden * head["weight"], axis=-1) + head["bias"]
 

@@ -5,7 +5,7 @@ import dataclasses
 from jaxrl_llm.models import config as config_lib
 
 COMPUTE_DTYPES = ("bfloat16", "float32")
-REMATS = ("none", "layers")
+REMATS = ("none", "products", "layers")
 
 
 @dataclasses.dataclass(frozen=True)
