@@ -1,8 +1,8 @@
 """Recurrences over one row [T] of packed sequences; the caller vmaps.
 
 Every kernel resets where a sequence starts and skips masked tokens in both
-value and position. Each is a `lax.scan`; where the recurrence is linear a
-parallel form of logarithmic depth follows it, and `form` says which one runs.
+value and position. Each is a `lax.scan`, followed by a parallel form of
+logarithmic depth; FORMS says which one runs.
 """
 
 from collections.abc import Callable
@@ -115,16 +115,16 @@ def prefix_budgets(
 
   def add_token(carry, token):
     cost, allowance, valid, start = token
-    total, allowed = jnp.where(start, 0.0, carry)
+    total, allowed = (jnp.where(start, 0.0, x) for x in carry)
     budget = jnp.minimum(delta, delta + allowed - total)
     after = total + jnp.where(valid, cost, 0.0)
     share = after / (delta + allowed)
     allowed = allowed + jnp.where(valid, allowance, 0.0)
-    return jnp.stack([after, allowed]), (budget, share)
+    return (after, allowed), (budget, share)
 
-  zero = jnp.zeros(2, spent.dtype)
+  zero = jnp.zeros((), spent.dtype)
   tokens = (spent, allowances, mask, starts)
-  return jax.lax.scan(add_token, zero, tokens)[1]
+  return jax.lax.scan(add_token, (zero, zero), tokens)[1]
 
 
 def prefix_budgets_parallel(
@@ -170,6 +170,24 @@ def discounted_returns(
   return jax.lax.scan(add_token, zero, tokens, reverse=True)[1]
 
 
+def discounted_returns_parallel(
+    rewards: Array, mask: Array, starts: Array, discount: Array
+) -> Array:
+  """The same from G_t = a_t + b_t G_{t+1} by `associative_scan`."""
+  _check(rewards, mask, starts)
+
+  def join(later, earlier):
+    later_factor, later_return = later
+    factor, reward = earlier
+    return factor * later_factor, reward + factor * later_return
+
+  ends = jnp.concatenate([starts[1:], jnp.ones_like(starts[:1])])
+  factors = jnp.where(mask, discount, 1.0).astype(rewards.dtype)
+  factors = jnp.where(ends, 0.0, factors)
+  values = jnp.where(mask, rewards, 0.0)
+  return jax.lax.associative_scan(join, (factors, values), reverse=True)[1]
+
+
 def next_values(
     values: Array, after: Array, mask: Array, starts: Array
 ) -> Array:
@@ -203,13 +221,37 @@ def next_values(
   return jax.lax.scan(add_token, first, tokens, reverse=True)[1]
 
 
-# Sequential steps are cheap on a CPU; accelerators pay a launch for each.
-_PARALLEL_BACKENDS = ("gpu", "tpu")
+def next_values_parallel(
+    values: Array, after: Array, mask: Array, starts: Array
+) -> Array:
+  """The same by `associative_scan`."""
+  _check(values, mask, starts)
+  chex.assert_equal_shape([values, after])
+
+  def join(later, earlier):
+    decided = earlier[0]
+    held = [jnp.where(decided, y, x) for x, y in zip(later[1:], earlier[1:])]
+    return later[0] | decided, *held
+
+  ends = jnp.concatenate([starts[1:], jnp.ones_like(starts[:1])])
+  tokens = (mask | ends, mask, values)
+  _, seen, later = jax.lax.associative_scan(join, tokens, reverse=True)
+  # What is known after token t + 1 is what token t may read.
+  seen, later = (jnp.roll(x, -1) for x in (seen, later))
+  return jnp.where(seen & ~ends, later, after)
+
+
+# Which form runs, by backend. CPU: measured at [64, 8192] and [8, 2048] with
+# experiments/benchmarks/loss_kernels.py, forward, and backward of the kernels
+# that losses differentiate. GPU and TPU: reasoned, not measured: each step of
+# a scan is a launch there, and a row has thousands.
+FORMS = {"cpu": "scan", "gpu": "parallel", "tpu": "parallel"}
 
 
 def form(scan: Callable, parallel: Callable) -> Callable:
-  """Picks the form of a linear recurrence that the default backend runs."""
-  return parallel if jax.default_backend() in _PARALLEL_BACKENDS else scan
+  """Picks the form of a recurrence by FORMS; an unlisted backend scans."""
+  chosen = FORMS.get(jax.default_backend(), "scan")
+  return {"scan": scan, "parallel": parallel}[chosen]
 
 
 def _check(values: Array, mask: Array, starts: Array) -> None:

@@ -64,8 +64,10 @@ def first_tokens(mask: Array) -> Array:
 def returns(episodes: advantages.Episodes, discount: Array) -> Array:
   """float [N, T]: discounted reward to go, the score at the last token."""
   rewards = token_scores(episodes)
-  kernel = jax.vmap(kernels.discounted_returns, in_axes=(0, 0, 0, None))
-  return kernel(
+  kernel = kernels.form(
+      kernels.discounted_returns, kernels.discounted_returns_parallel
+  )
+  return jax.vmap(kernel, in_axes=(0, 0, 0, None))(
       rewards, episodes.mask, first_tokens(episodes.mask), discount
   )
 

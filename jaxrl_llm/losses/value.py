@@ -52,10 +52,17 @@ def gae(
   after = jnp.zeros_like(values)
   if episodes.unfinished is not None:
     after = jnp.where(episodes.unfinished[:, None], values, after)
-  later = jax.vmap(kernels.next_values)(values, after, mask, starts)
+  later = _next(values, after, mask, starts)
   errors = rewards + discount * later - values
-  traces = jax.vmap(kernels.discounted_returns)
-  return traces(errors, mask, starts, discount * decay)
+  traces = kernels.form(
+      kernels.discounted_returns, kernels.discounted_returns_parallel
+  )
+  return jax.vmap(traces)(errors, mask, starts, discount * decay)
+
+
+def _next(values: Array, after: Array, mask: Array, starts: Array) -> Array:
+  kernel = kernels.form(kernels.next_values, kernels.next_values_parallel)
+  return jax.vmap(kernel)(values, after, mask, starts)
 
 
 def adaptive_decay(lengths: Array, alpha: Array) -> Array:
@@ -190,9 +197,7 @@ class StaticValue(advantages.Advantage):
   def losses(self, terms: types.Terms, where: masked.Layout) -> Array:
     """½ (rew_t + γ sg[Q_{t+1}] − Q_t)², Q = 0 after the last token."""
     values = jax.lax.stop_gradient(masked.fill(terms.values, where.mask))
-    later = jax.vmap(kernels.next_values)(
-        values, jnp.zeros_like(values), where.mask, where.starts
-    )
+    later = _next(values, jnp.zeros_like(values), where.mask, where.starts)
     target = terms.returns + self.discount * later
     return 0.5 * jnp.square(terms.values - target)
 

@@ -26,7 +26,10 @@ LAST = [jax.jit(kernels.last_values), jax.jit(kernels.last_values_parallel)]
 BUDGETS = [
     jax.jit(kernels.prefix_budgets), jax.jit(kernels.prefix_budgets_parallel)
 ]
-RETURNS = jax.jit(kernels.discounted_returns)
+RETURNS = [
+    jax.jit(kernels.discounted_returns),
+    jax.jit(kernels.discounted_returns_parallel),
+]
 
 
 def _loop_sums(values, mask, starts):
@@ -183,12 +186,15 @@ class DiscountedReturnsTest(chex.TestCase):
     rewards = jnp.array([1.0, 9.0, 4.0, 2.0])
     mask = jnp.array([True, False, True, True])
     starts = jnp.array([True, False, False, True])
-    found = self.variant(kernels.discounted_returns)(rewards, mask, starts, 0.5)
-    np.testing.assert_array_equal(found, [3, 4, 4, 2])
+    for kernel in (
+        kernels.discounted_returns, kernels.discounted_returns_parallel
+    ):
+      found = self.variant(kernel)(rewards, mask, starts, 0.5)
+      np.testing.assert_array_equal(found, [3, 4, 4, 2])
 
   @SETTINGS
   @hp.given(VALUES, BOOLS, BOOLS)
-  def test_equals_a_loop(self, rewards, mask, starts):
+  def test_both_forms_equal_a_loop(self, rewards, mask, starts):
     wanted, later = [], 0.0
     for t in reversed(range(T)):
       if t == T - 1 or starts[t + 1]:
@@ -196,24 +202,27 @@ class DiscountedReturnsTest(chex.TestCase):
       if mask[t]:
         later = rewards[t] + 0.9 * later
       wanted.append(later)
-    found = RETURNS(rewards, mask, starts, 0.9)
-    np.testing.assert_allclose(found, wanted[::-1], rtol=1e-4, atol=1e-4)
+    for kernel in RETURNS:
+      found = kernel(rewards, mask, starts, 0.9)
+      np.testing.assert_allclose(found, wanted[::-1], rtol=1e-4, atol=1e-4)
 
   @SETTINGS
   @hp.given(VALUES, BOOLS, BOOLS, st.integers(0, T - 2))
   def test_past_rewards_change_nothing(self, rewards, mask, starts, t):
     other = np.concatenate([rewards[: t + 1] + 1, rewards[t + 1 :]])
-    np.testing.assert_array_equal(
-        RETURNS(rewards, mask, starts, 0.9)[t + 1 :],
-        RETURNS(other, mask, starts, 0.9)[t + 1 :],
-    )
+    for kernel in RETURNS:
+      np.testing.assert_array_equal(
+          kernel(rewards, mask, starts, 0.9)[t + 1 :],
+          kernel(other, mask, starts, 0.9)[t + 1 :],
+      )
 
   def test_gradient_is_the_discount(self):
     mask = jnp.array([True, False, True])
     starts = jnp.array([True, False, False])
-    first = lambda x: RETURNS(x, mask, starts, 0.5)[0]
-    found = jax.grad(first)(jnp.array([1.0, jnp.nan, 1.0]))
-    np.testing.assert_array_equal(found, [1, 0, 0.5])
+    for kernel in RETURNS:
+      first = lambda x, k=kernel: k(x, mask, starts, 0.5)[0]
+      found = jax.grad(first)(jnp.array([1.0, jnp.nan, 1.0]))
+      np.testing.assert_array_equal(found, [1, 0, 0.5])
 
 
 def test_form_of_the_backend():

@@ -75,9 +75,7 @@ def test_accelerators_run_the_parallel_forms(monkeypatch):
         called.append(name) or kernel(*x)
     )
     monkeypatch.setattr(module, name, spied)
-  monkeypatch.setattr(
-      kernels, "_PARALLEL_BACKENDS", (jax.default_backend(),)
-  )
+  monkeypatch.setitem(kernels.FORMS, jax.default_backend(), "parallel")
   assert isinstance(spec.trust_region, budgets.PrefixBudget)
   found = jax.jit(lambda: evaluate())()
   assert len(set(called)) == 3

@@ -45,8 +45,13 @@ def episodes(rewards, values, mask=None, **fields) -> advantages.Episodes:
   return advantages.Episodes(**given | fields)
 
 
+@pytest.fixture(params=["scan", "parallel"])
+def form(request, monkeypatch):
+  monkeypatch.setitem(kernels.FORMS, jax.default_backend(), request.param)
+
+
 @pytest.mark.parametrize("case", range(len(GOLDEN["gae"]["cases"])))
-def test_golden_gae(case):
+def test_golden_gae(case, form):
   golden = GOLDEN["gae"]
   wanted = golden["cases"][case]
   given = episodes(golden["rewards"], golden["values"], golden["mask"])
@@ -153,12 +158,15 @@ def loop_next(values, after, mask, starts):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_next_values_over_packed_sequences(seed):
+@pytest.mark.parametrize(
+    "kernel", [kernels.next_values, kernels.next_values_parallel]
+)
+def test_next_values_over_packed_sequences(kernel, seed):
   draw = np.random.default_rng(seed)
   values, after = draw.normal(size=(2, 40))
   mask, starts = draw.random((2, 40)) < 0.6
   starts[0] = True
-  found = jax.jit(kernels.next_values)(
+  found = jax.jit(kernel)(
       *map(jnp.asarray, (values, after, mask, starts))
   )
   wanted = loop_next(values, after, mask, starts)
