@@ -104,7 +104,13 @@ class Training:
 def start_state(policy: policy_lib.Policy) -> state_lib.TrainState:
   """Draws weights and makes an optimizer for them."""
   params = jax.jit(policy.init)(jax.random.key(0))
-  return state_lib.create(params, optimizer_lib.build(SETTINGS), "benchmark")
+  optimizer = optimizer_lib.build(SETTINGS)
+  state = state_lib.create(params, optimizer, "benchmark")
+  return state_lib.place(state, policy, optimizer, _mesh())
+
+
+def _mesh() -> jax.sharding.Mesh:
+  return sharding_lib.make_mesh("data=1")
 
 
 def training(
@@ -115,7 +121,7 @@ def training(
     segment: int | None = None,
 ) -> Training:
   """Compiles a step over rows [rows, tokens] of segments of `segment`."""
-  steps = step.build(policy, SPEC, SETTINGS, sharding_lib.make_mesh("data=1"))
+  steps = step.build(policy, SPEC, SETTINGS, _mesh())
   batch = make_batch(
       rows, tokens, segment or tokens, policy.config.vocab_size
   )
