@@ -82,6 +82,9 @@ def _merge(part):
 
 def _scores(queries, keys, ids, start, block):
   """Returns masked, scaled scores [B, K, G · block, T] of one query block."""
+  # Tied to the queries, or the scan over layers makes the masks of all blocks
+  # beforehand, [T, T] for every head.
+  queries, ids, start = jax.lax.optimization_barrier((queries, ids, start))
   scores = matmul.einsum("bkqh,bksh->bkqs", queries, keys)
   scores *= queries.shape[-1] ** -0.5
   # Queries added to fill the last block read segment T - 1 and are dropped.

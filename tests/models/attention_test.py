@@ -124,3 +124,24 @@ def test_cached_equals_the_last_row_of_causal():
       QUERIES, KEYS, VALUES, alone, alone, jnp.float32
   )[rows, last]
   np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_a_scan_over_layers_keeps_no_mask_of_all_blocks():
+  """Temporary memory of the gradient grows with T, not with its square."""
+
+  def temporary_bytes(tokens):
+    ids = jnp.ones((1, tokens), jnp.int32)
+    inputs = jnp.ones((1, tokens, N, H))
+
+    def loss(inputs):
+      def layer(x, _):
+        keys = x[:, :, :K]
+        return x + attention.causal(x, keys, keys, ids, ids, jnp.float32), None
+
+      return jnp.sum(jax.lax.scan(layer, inputs, length=2)[0])
+
+    compiled = jax.jit(jax.grad(loss)).lower(inputs).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  with mock.patch.object(attention, "QUERY_BLOCK", 8):
+    assert temporary_bytes(4096) < 2.5 * temporary_bytes(2048)
