@@ -20,8 +20,11 @@ from jaxrl_llm import types
 SCHEMA_VERSION = 1
 DATASET_NAME = "rollouts"
 SPLIT = "train"
+# Key of a folder's recorded configuration: what the loss of each prompt is
+# multiplied by, by its id in decimal digits; 1 where nothing is said.
+PROMPT_WEIGHTS = "prompt_weights"
 
-_INTEGERS = (
+INTEGERS = (
     "record_id",
     "prompt_id",
     "group_id",
@@ -29,8 +32,8 @@ _INTEGERS = (
     "round",
     "window_start",
 )
-_FLOATS = ("temperature", "reward")
-_TEXTS = (
+FLOATS = ("temperature", "reward")
+TEXTS = (
     "lineage",
     "finish_reason",
     "role",
@@ -38,7 +41,7 @@ _TEXTS = (
     "prompt_text",
     "response_text",
 )
-_ARRAYS = {
+ARRAYS = {
     "prompt_tokens": np.int32,
     "response_tokens": np.int32,
     "response_mask": np.bool_,
@@ -46,7 +49,7 @@ _ARRAYS = {
     "log_kept_mass": np.float32,
     "policy_versions": np.int32,
 }
-_TOPK_ARRAYS = {"topk_ids": np.int32, "topk_logprobs": np.float32}
+TOPK_ARRAYS = {"topk_ids": np.int32, "topk_logprobs": np.float32}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,17 +116,17 @@ class FolderMetadata:
 
 def features(metadata: FolderMetadata) -> tfds.features.FeaturesDict:
   """Returns the TFDS features of a record of this folder."""
-  described: dict[str, Any] = {name: np.int64 for name in _INTEGERS}
-  described |= {name: np.float32 for name in _FLOATS}
-  described |= {name: tfds.features.Text() for name in _TEXTS}
+  described: dict[str, Any] = {name: np.int64 for name in INTEGERS}
+  described |= {name: np.float32 for name in FLOATS}
+  described |= {name: tfds.features.Text() for name in TEXTS}
   described |= {
       name: tfds.features.Tensor(shape=(None,), dtype=dtype)
-      for name, dtype in _ARRAYS.items()
+      for name, dtype in ARRAYS.items()
   }
   if metadata.topk:
     described |= {
         name: tfds.features.Tensor(shape=(None, metadata.topk), dtype=dtype)
-        for name, dtype in _TOPK_ARRAYS.items()
+        for name, dtype in TOPK_ARRAYS.items()
     }
   if metadata.reward_parts:
     described["reward_parts"] = {
@@ -188,9 +191,9 @@ def encode(rollout: types.Rollout, metadata: FolderMetadata) -> dict[str, Any]:
   problem = misfit(rollout, metadata)
   if problem:
     raise ValueError(f"record {rollout.record_id}: {problem}")
-  names = (*_INTEGERS, *_FLOATS, *_TEXTS)
+  names = (*INTEGERS, *FLOATS, *TEXTS)
   example = {name: getattr(rollout, name) for name in names}
-  arrays = _ARRAYS | (_TOPK_ARRAYS if metadata.topk else {})
+  arrays = ARRAYS | (TOPK_ARRAYS if metadata.topk else {})
   for name, dtype in arrays.items():
     example[name] = np.asarray(getattr(rollout, name), dtype)
   if metadata.reward_parts:
@@ -209,13 +212,13 @@ def decode(
   missing = [name for name, value in example.items() if value is None]
   if missing:
     raise ValueError(f"fields {missing[:3]} came back empty")
-  values: dict[str, Any] = {name: int(example[name]) for name in _INTEGERS}
-  values |= {name: float(np.float32(example[name])) for name in _FLOATS}
-  values |= {name: _text(example[name]) for name in _TEXTS}
-  for name, dtype in _ARRAYS.items():
+  values: dict[str, Any] = {name: int(example[name]) for name in INTEGERS}
+  values |= {name: float(np.float32(example[name])) for name in FLOATS}
+  values |= {name: _text(example[name]) for name in TEXTS}
+  for name, dtype in ARRAYS.items():
     values[name] = np.asarray(example[name], dtype).reshape(-1)
   length = values["response_tokens"].size
-  for name, dtype in _TOPK_ARRAYS.items():
+  for name, dtype in TOPK_ARRAYS.items():
     empty = np.zeros((length, 0), dtype)
     values[name] = np.asarray(example.get(name, empty), dtype)
   parts = example.get("reward_parts", {})
@@ -235,9 +238,9 @@ def misfit(rollout: types.Rollout, metadata: FolderMetadata) -> str | None:
   length = np.size(rollout.response_tokens)
   if not np.size(rollout.prompt_tokens) or not length:
     return "expected at least one prompt token and one response token"
-  per_token = [name for name in _ARRAYS if name != "prompt_tokens"]
+  per_token = [name for name in ARRAYS if name != "prompt_tokens"]
   shapes = {name: (length,) for name in per_token}
-  shapes |= {name: (length, metadata.topk) for name in _TOPK_ARRAYS}
+  shapes |= {name: (length, metadata.topk) for name in TOPK_ARRAYS}
   for name, shape in shapes.items():
     found = np.shape(getattr(rollout, name))
     if found != shape:

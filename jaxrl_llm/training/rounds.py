@@ -9,16 +9,12 @@ import numpy as np
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import plan
 from jaxrl_llm.data import reading
+from jaxrl_llm.data import schema
 from jaxrl_llm.data import shards
 from jaxrl_llm.losses import objective
 from jaxrl_llm.training import refusals
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
-
-
-# Key of a folder's recorded configuration: what the loss of each prompt is
-# multiplied by, by its id in decimal digits; 1 where nothing is said.
-PROMPT_WEIGHTS = "prompt_weights"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +28,8 @@ class Round:
     batches: rollout batches in order.
     stale_mask: bool over positions, drawn by other weights than those the
       round begins with; all False where a round is resumed in its middle.
-    weights: float64 over positions, of the prompt (see PROMPT_WEIGHTS); None
-      where all are 1.
+    weights: float64 over positions, of the prompt (see
+      schema.PROMPT_WEIGHTS); None where all are 1.
   """
 
   records: reading.Records
@@ -188,7 +184,7 @@ def _prompt_weights(
   parts = []
   start = 0
   for folder in folders:
-    known = folder.metadata.config.get(PROMPT_WEIGHTS, {})
+    known = folder.metadata.config.get(schema.PROMPT_WEIGHTS, {})
     own = ids[start : start + len(folder)]
     start += len(folder)
     parts.append([known.get(str(prompt_id), 1.0) for prompt_id in own])

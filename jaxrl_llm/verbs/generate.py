@@ -11,9 +11,9 @@ import pathlib
 import jax
 import ml_collections
 
+from jaxrl_llm.data import schema
 from jaxrl_llm.losses import objective
 from jaxrl_llm.rollout import generator
-from jaxrl_llm.training import rounds as rounds_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import flags
@@ -77,7 +77,7 @@ def round_of(
   described = record.select(job.config, ("model", "prompts", "reward"))
   if plan.weights:
     ids = [str(prompt.prompt_id) for prompt in plan.prompts]
-    described[rounds_lib.PROMPT_WEIGHTS] = dict(zip(ids, plan.weights))
+    described[schema.PROMPT_WEIGHTS] = dict(zip(ids, plan.weights))
   stats = generator.generate_round(
       job.model.policy,
       state.params,
