@@ -173,7 +173,7 @@ class Round:
             strict=True,
         )
     )
-    return [_graded(x, rewards_of.get(x.record_id)) for x in drawn]
+    return [graded(x, rewards_of.get(x.record_id)) for x in drawn]
 
   def _rollout(self, piece, sample_index, response):
     """Makes one record, not graded yet."""
@@ -214,7 +214,7 @@ class Round:
     )
 
 
-def _graded(
+def graded(
     rollout: types.Rollout, reward: rewards.Reward | None
 ) -> types.Rollout:
   """Adds a reward to a record; None where it has not ended."""

@@ -74,11 +74,40 @@ def over_records(
       index.prompt_fingerprints[positions],
       shape.tokens,
   )
+  return over_rows(
+      score,
+      lambda member: records[int(positions[member])],
+      rows,
+      shape,
+      sharding,
+      prepared,
+  )
+
+
+def over_rows(
+    score: Callable[[types.Batch], dict[str, jax.Array]],
+    read: Callable[[int], types.Rollout],
+    rows: Sequence[Sequence[int]],
+    shape: Shape,
+    sharding: jax.sharding.Sharding,
+    prepared: Mapping[str, Sequence[Any]] | None = None,
+) -> dict[str, list[np.ndarray]]:
+  """Does what `over_records` says, on records that are packed already.
+
+  Args:
+    score: as there.
+    read: record by its number.
+    rows: numbers of records by row; each of 0 to N - 1 once.
+    shape: as there.
+    sharding: as there.
+    prepared: as there.
+  """
+  count = sum(map(len, rows))
   results: dict[str, list] = {}
   for start in range(0, len(rows), shape.rows):
     chosen = rows[start : start + shape.rows]
     members = [member for row in chosen for member in row]
-    rollouts = [records[int(positions[member])] for member in members]
+    rollouts = [read(member) for member in members]
     local = _renumber(chosen)
     batch = packing.assemble(
         rollouts,
@@ -92,7 +121,7 @@ def over_records(
     )
     scored = jax.device_get(score(place(batch, sharding)))
     for name, values in scored.items():
-      into = results.setdefault(name, [None] * len(positions))
+      into = results.setdefault(name, [None] * count)
       for member, found in zip(members, responses(values, rollouts, local)):
         into[member] = found
   return results
