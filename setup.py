@@ -37,6 +37,7 @@ setuptools.setup(
         "numpy>=2.4,<3",
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<0.13",
+        "pyarrow>=26.0.1,<27",
         "reasoning-gym>=0.1.25,<0.2",
         "rich>=15,<16",
         "safetensors>=0.8,<0.9",

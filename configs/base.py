@@ -527,4 +527,62 @@ def get_config() -> ml_collections.ConfigDict:
   config.export.checkpoint = ""
   # Folder to write; empty is `export` under --workdir.
   config.export.folder = ""
+
+  config.import_rollouts = ml_collections.ConfigDict()
+  # JSON-lines or Parquet files, comma-separated; a name with * is a pattern.
+  config.import_rollouts.files = ""
+  # Layout of the files: jaxrl_llm (of export-rollouts), openai_chat,
+  # openai_completions, vllm, verl, verl_agent_loop, trl, trl_rollout,
+  # trl_completions or open_instruct. The keys below are for the others than
+  # jaxrl_llm.
+  config.import_rollouts.format = "jaxrl_llm"
+  # Fields that lie elsewhere than the layout says, as
+  # reward=meta.score,logprobs=choices.*.lp; * is the number of the response
+  # within the row, an empty path unmaps a field. Fields: responses (the list
+  # of a row's responses), prompt_tokens, prompt_text, messages, question,
+  # response_tokens, token_texts, response_text, response_mask, tool_called,
+  # logprobs, log_kept_mass, reward, reference_answer, finish_reason, group
+  # (paths joined by +; unmapped: prompt and policy version), policy_version,
+  # temperature, top_p, top_k, min_p.
+  config.import_rollouts.fields = ""
+  # Round that the shards belong to.
+  config.import_rollouts.round = 0
+  # Policy version of rows without one.
+  config.import_rollouts.policy_version = 0
+  # Sampling temperature of rows without one; unset: they are refused.
+  config.import_rollouts.temperature = placeholder(float)
+  # Top_p, top_k (0: off) and min_p (unset: off) of rows without them.
+  config.import_rollouts.top_p = placeholder(float)
+  # See top_p.
+  config.import_rollouts.top_k = placeholder(int)
+  # See top_p.
+  config.import_rollouts.min_p = placeholder(float)
+  # What the log-probs are of: sampled (after temperature and truncation; vLLM's
+  # processed_logprobs), tempered (after temperature, of the whole vocabulary)
+  # or raw (of the model itself; vLLM's default). Unset is an error but at
+  # temperature 1 with top_p=1 and top_k=0, where all are the same.
+  config.import_rollouts.logprobs = placeholder(str)
+  # Take the log-probs of the configured model in the place of behaviour
+  # log-probs: their ratio to it is 1, however stale the rollouts are. What the
+  # rows have is not read.
+  config.import_rollouts.recompute_logprobs = False
+  # The configured model drew the rollouts: its log-probs are compared with the
+  # recorded ones (refused beyond 0.1 nats on average), and training takes the
+  # rollouts for fresh ones.
+  config.import_rollouts.drawn_by_model = False
+  # How a response ended whose last token is no stop id though the dump says
+  # stop, or nothing: stop or length. Unset: it is refused.
+  config.import_rollouts.missing_eos = placeholder(str)
+  # Rewards come from the verifier of `reward` (math or last_number) and the
+  # rows' reference answers; those of the rows are not read.
+  config.import_rollouts.grade = False
+  # Encode prompts that are texts as they stand although they hold no control
+  # token and the tokenizer has a chat template.
+  config.import_rollouts.plain_text = False
+
+  config.export_rollouts = ml_collections.ConfigDict()
+  # Of the file: jsonl or parquet.
+  config.export_rollouts.format = "jsonl"
+  # File to write; empty is exported/rollouts.FORMAT under --workdir.
+  config.export_rollouts.file = ""
   return config

@@ -93,8 +93,8 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
     cache = workdir / "compilation_cache"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-  module = importlib.import_module(f"jaxrl_llm.verbs.{verb}")
-  return module.main(config, workdir) or 0
+  name = f"jaxrl_llm.verbs.{manual.module(verb)}"
+  return importlib.import_module(name).main(config, workdir) or 0
 
 
 def _take_huge_pages() -> None:

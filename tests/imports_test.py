@@ -33,6 +33,7 @@ RULES = {
             "gguf",
             "reasoning_gym",
             "absl",
+            "pyarrow",
         ),
     ),
     "rollout": (

@@ -79,8 +79,8 @@ def read(folder: pathlib.Path) -> Manifest:
     )
   if not path.is_file():
     raise FileNotFoundError(
-        f"{folder}: no {NAME}, so generation has not finished; run the same"
-        " `generate` again to resume it."
+        f"{folder}: no {NAME}, so it is not finished; run the same `generate`"
+        " or `import-rollouts` again to resume it."
     )
   content = read_json(path)
   try:
@@ -93,7 +93,7 @@ def read(folder: pathlib.Path) -> Manifest:
   if problem:
     raise ValueError(
         f"{path}: not a manifest ({problem}); delete it and run the same"
-        " `generate` again to write it anew."
+        " `generate` or `import-rollouts` again to write it anew."
     )
   return found
 
@@ -107,8 +107,8 @@ def check_count(folder: pathlib.Path, manifest: Manifest, found: int) -> None:
   if manifest.records != found:
     raise ValueError(
         f"{folder / NAME}: {manifest.records} records, dataset_info.json says"
-        f" {found}; delete it and run the same `generate` again to write it"
-        " anew."
+        f" {found}; delete it and run the same `generate` or `import-rollouts`"
+        " again to write it anew."
     )
 
 
@@ -155,7 +155,10 @@ def damage(
   Returns:
     (file name, what is wrong with it and what to do) of each damaged file.
   """
-  remedy = f"delete it and {NAME}, then run the same `generate` again."
+  remedy = (
+      f"delete it and {NAME}, then run the same `generate` or `import-rollouts`"
+      " again."
+  )
   found = []
   for name, expected in manifest.files.items():
     path = folder / name

@@ -120,7 +120,7 @@ class ShardWriter:
       problem = str(error).split("\n", maxsplit=1)[0]
       raise ValueError(
           f"{path}: damaged ({problem}); delete it and run the same `generate`"
-          " again."
+          " or `import-rollouts` again."
       ) from error
 
   def finish(self) -> manifests.Manifest:
@@ -236,7 +236,8 @@ class Folder:
       name, index = self.manifest.locate(position)
       raise ValueError(
           f"{self.path / name}, record {index}: {problem}; delete the shard and"
-          f" {manifests.NAME}, then run the same `generate` again."
+          f" {manifests.NAME}, then run the same `generate` or"
+          " `import-rollouts` again."
       )
     return rollout
 

@@ -12,7 +12,8 @@ from jaxrl_llm.data import schema
 from jaxrl_llm.data import shards
 
 _REMEDY = (
-    f"delete the shard and {manifests.NAME}, then run the same `generate` again"
+    f"delete the shard and {manifests.NAME}, then run the same `generate` or"
+    " `import-rollouts` again"
 )
 
 

@@ -16,11 +16,18 @@ VERBS = (
     "evaluate",
     "score",
     "verify",
+    "import-rollouts",
+    "export-rollouts",
     "export",
     "describe",
 )
 WIDTH = 79
 FOLDER = pathlib.Path(__file__).parent
+
+
+def module(verb: str) -> str:
+  """Names the file of a verb."""
+  return verb.replace("-", "_")
 
 
 def overview() -> str:
@@ -31,7 +38,7 @@ def overview() -> str:
       "",
       "Verbs (python -m jaxrl_llm VERB --help tells more):",
   ]
-  lines += [f"  {verb:<10}{summary(verb)}" for verb in VERBS]
+  lines += [f"  {verb:<17}{summary(verb)}" for verb in VERBS]
   return "\n".join(lines)
 
 
@@ -74,11 +81,11 @@ def sections(verb: str) -> tuple[str, ...]:
   for node in _parse(verb).body:
     if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "SECTIONS":
       return ast.literal_eval(node.value)
-  raise ValueError(f"{verb}.py: expected a module constant SECTIONS.")
+  raise ValueError(f"{module(verb)}.py: expected a module constant SECTIONS.")
 
 
 def _parse(verb: str) -> ast.Module:
-  path = FOLDER / f"{verb}.py"
+  path = FOLDER / f"{module(verb)}.py"
   return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 

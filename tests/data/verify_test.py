@@ -14,7 +14,7 @@ from jaxrl_llm.data import manifest as manifests
 from jaxrl_llm.data import schema
 from jaxrl_llm.data import verify
 
-REMEDY = "delete .*then run the same `generate` again"
+REMEDY = "delete .*then run the same `generate` or `import-rollouts` again"
 
 
 @pytest.fixture(name="folder")
