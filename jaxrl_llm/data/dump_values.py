@@ -204,17 +204,25 @@ def check_text(
 ) -> None:
   """Refuses ids that do not decode to the text beside them.
 
+  Spaces at the ends do not count, nor does a letter that the length limit cut
+  in two (U+FFFD).
+
   Raises:
     ValueError: another tokenizer's ids, most likely.
   """
   decoded = tokenizer.decode(tokens, skip_special_tokens=True)
   plain = tokenizer.decode(tokens)
-  if text.strip() not in (decoded.strip(), plain.strip()):
+  if _core(text) not in (_core(decoded), _core(plain)):
     raise ValueError(
         f"response_text: expected {shown(decoded)}, which the ids decode to,"
         f" found {shown(text)}; set model.tokenizer to that of the dump, or"
         " unmap the text (import_rollouts.fields=response_text=)"
     )
+
+
+def _core(text: str) -> str:
+  """Drops spaces at the ends, and a letter that is cut in two."""
+  return text.rstrip("\ufffd").strip()
 
 
 def _of_sampled(field: str, entry: Any, token: int, place: int) -> Any:

@@ -4,8 +4,17 @@ The tokenizer is that of bytes: "ab" is [97, 98], 257 ends a response.
 """
 
 from collections.abc import Mapping
+import copy
 from typing import Any
 
+from jaxrl_llm.data import drafts
+from jaxrl_llm.data import importing
+from jaxrl_llm.data import layouts
+from jaxrl_llm.data import tokenizer as tokenizer_lib
+
+TOKENIZER = tokenizer_lib.load("bytes")
+# A model may know more ids than its tokenizer.
+VOCABULARY = 272
 PROMPT = "<|bos|>1+1?\n"
 PROMPT_IDS = [256, *b"1+1?\n"]
 RESPONSE_IDS = [*b"2", 257]
@@ -130,3 +139,43 @@ ROWS: Mapping[str, dict[str, Any]] = {
 }
 # Decoded text alone: no ids, no log-probs, no end token.
 TEXT_ONLY = ("verl", "trl_completions")
+# Untruncated sampling at temperature 1.
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+
+
+def read(row, name, **changes) -> list[drafts.Draft | ValueError]:
+  """Reads one row with the settings of untruncated sampling at 1."""
+  settings = layouts.ImportSettings(format=name, **(PLAIN | changes))
+  reader = importing.Reader(settings, TOKENIZER, VOCABULARY)
+  return list(reader.drafts("d.jsonl:7", row))
+
+
+def refusal(row, name="vllm", **changes) -> str:
+  """Returns the one line by which a row is refused."""
+  (found,) = read(row, name, **changes)
+  assert isinstance(found, ValueError), found
+  line = str(found)
+  assert line.startswith("d.jsonl:7: ") and line.endswith(".")
+  assert "\n" not in line
+  return line
+
+
+def draft(row, name, **changes) -> drafts.Draft:
+  (found,) = read(row, name, **changes)
+  if isinstance(found, ValueError):
+    raise found
+  return found
+
+
+def changed(path: str, value, name="vllm"):
+  """Returns a row with another value at a path."""
+  row = copy.deepcopy(ROWS[name])
+  *parents, last = path.split(".")
+  place = row
+  for part in parents:
+    place = place[int(part)] if isinstance(place, list) else place[part]
+  if value is None:
+    del place[last]
+  else:
+    place[last] = value
+  return row
