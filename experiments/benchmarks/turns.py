@@ -1,0 +1,104 @@
+"""The same work in several programs by turns: what benchmarks share.
+
+Each program is a process that loads its model once and then does a job per
+line of its input, a JSON object, answering with a line of JSON. Only one works
+at a time, and they take turns, so that a machine that slows down slows all.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+Job = Mapping[str, Any]
+
+
+class Program:
+  """A worker in its own process and environment."""
+
+  def __init__(self, name: str, command: Sequence[str], **environment: str):
+    """Starts it; it loads its model at its first job.
+
+    Args:
+      name: in the tables.
+      command: words of the command line.
+      **environment: variables beside those of this process.
+    """
+    self.name = name
+    self._process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+
+  def do(self, job: Job) -> dict[str, Any]:
+    """Hands over a job and waits for its answer.
+
+    Raises:
+      RuntimeError: the program ended instead.
+    """
+    self._process.stdin.write(json.dumps(dict(job)) + "\n")
+    self._process.stdin.flush()
+    for line in self._process.stdout:
+      if line.startswith("{"):
+        return json.loads(line)
+    raise RuntimeError(f"{self.name}: expected an answer, the program ended.")
+
+  def close(self) -> None:
+    """Ends it by ending its input."""
+    self._process.stdin.close()
+    self._process.wait()
+
+
+def serve(work: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
+  """Does jobs until the input ends; for use inside a program.
+
+  Args:
+    work: by the job's entry "work": a function of its other entries, which
+      returns what it measured.
+  """
+  for line in sys.stdin:
+    job = json.loads(line)
+    found = work[job.pop("work")](**job)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(found | {"peak_mib": round(peak)}), flush=True)
+
+
+def timed(function: Callable[[], Any]) -> float:
+  """Seconds of a call."""
+  began = time.perf_counter()
+  function()
+  return time.perf_counter() - began
+
+
+def compare(
+    programs: Sequence[Program], job: Job, repeats: int
+) -> dict[str, dict[str, float]]:
+  """Does a job in each program by turns, once more than `repeats`.
+
+  Returns:
+    By program: seconds (median without the first), first_seconds (with
+    loading and compiling), peak_mib, and what else the last answer held.
+  """
+  answers = {program.name: [] for program in programs}
+  for _ in range(repeats + 1):
+    for program in programs:
+      answers[program.name].append(program.do(job))
+  result = {}
+  for name, given in answers.items():
+    later = [answer["seconds"] for answer in given[1:]]
+    result[name] = given[-1] | {
+        "seconds": statistics.median(later),
+        "spread": (max(later) - min(later)) / statistics.median(later),
+        "first_seconds": given[0]["seconds"],
+    }
+  return result
