@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 import json
 import os
 import pathlib
+import queue
 import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -24,7 +26,7 @@ class Program:
   """A worker in its own process and environment."""
 
   def __init__(self, name: str, command: Sequence[str], **environment: str):
-    """Starts it; it loads its model at its first job.
+    """Says how to start it.
 
     Args:
       name: in the tables.
@@ -32,20 +34,24 @@ class Program:
       **environment: variables beside those of this process.
     """
     self.name = name
-    self._process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | environment,
-    )
+    self._command = command
+    self._environment = os.environ | environment
+    self._process = None
 
   def do(self, job: Job) -> dict[str, Any]:
-    """Hands over a job and waits for its answer.
+    """Hands over a job and waits for its answer; the first job starts it.
 
     Raises:
       RuntimeError: the program ended instead.
     """
+    if self._process is None:
+      self._process = subprocess.Popen(
+          self._command,
+          stdin=subprocess.PIPE,
+          stdout=subprocess.PIPE,
+          text=True,
+          env=self._environment,
+      )
     self._process.stdin.write(json.dumps(dict(job)) + "\n")
     self._process.stdin.flush()
     for line in self._process.stdout:
@@ -54,9 +60,54 @@ class Program:
     raise RuntimeError(f"{self.name}: expected an answer, the program ended.")
 
   def close(self) -> None:
-    """Ends it by ending its input."""
-    self._process.stdin.close()
-    self._process.wait()
+    """Ends it by ending its input; its next job starts it anew."""
+    if self._process is not None:
+      self._process.stdin.close()
+      self._process.wait()
+      self._process = None
+
+
+class Pace:
+  """A loop of some library, held between its rounds.
+
+  The loop runs in a thread of its own and calls `pause` between two rounds.
+  """
+
+  def __init__(self, loop: Callable[["Pace"], None]):
+    """Runs the loop up to its first pause.
+
+    Args:
+      loop: is given this object.
+    """
+    self._wanted = queue.SimpleQueue()
+    self._reached = queue.SimpleQueue()
+    threading.Thread(target=self._run, args=(loop,), daemon=True).start()
+    self._wait()
+
+  def _run(self, loop):
+    try:
+      loop(self)
+    finally:
+      self._reached.put(False)
+
+  def _wait(self):
+    """Waits for a pause.
+
+    Raises:
+      RuntimeError: the loop ended instead.
+    """
+    if not self._reached.get():
+      raise RuntimeError("expected a pause of the loop, it ended.")
+
+  def pause(self) -> None:
+    """Waits until a round is wanted; for use inside the loop."""
+    self._reached.put(True)
+    self._wanted.get()
+
+  def round(self) -> None:
+    """Lets the loop run to its next pause."""
+    self._wanted.put(True)
+    self._wait()
 
 
 def serve(work: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
@@ -86,19 +137,24 @@ def compare(
   """Does a job in each program by turns, once more than `repeats`.
 
   Returns:
-    By program: seconds (median without the first), first_seconds (with
-    loading and compiling), peak_mib, and what else the last answer held.
+    By program: seconds (median without the first), spread (largest less
+    smallest, as a share of it), first_seconds (with starting, loading and
+    compiling), peak_mib, and what else the last answer held.
   """
   answers = {program.name: [] for program in programs}
   for _ in range(repeats + 1):
     for program in programs:
-      answers[program.name].append(program.do(job))
+      began = time.perf_counter()
+      answer = program.do(job)
+      answer["whole_seconds"] = time.perf_counter() - began
+      answers[program.name].append(answer)
   result = {}
   for name, given in answers.items():
     later = [answer["seconds"] for answer in given[1:]]
     result[name] = given[-1] | {
         "seconds": statistics.median(later),
         "spread": (max(later) - min(later)) / statistics.median(later),
-        "first_seconds": given[0]["seconds"],
+        "first_seconds": given[0]["whole_seconds"],
     }
+    del result[name]["whole_seconds"]
   return result

@@ -1,8 +1,8 @@
-"""This package as a program of `turns`: generation, and a training step.
+"""This package as a program of `turns`: generation, and training steps.
 
 Command: python experiments/benchmarks/worker_ours.py MODEL [DTYPE]
 Hardware: one or two CPU cores.
-Expect: waits for jobs on its input; started by generation.py and training.py.
+Expect: waits for jobs on its input; started by speed.py.
 """
 
 import functools
@@ -18,44 +18,50 @@ from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import settings as settings_lib
-from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.rollout import engine as engine_lib
 from jaxrl_llm.rollout import responses
 from jaxrl_llm.rollout import sampler
+from jaxrl_llm.training import minibatch
 from jaxrl_llm.training import optimizer
+from jaxrl_llm.training import packed
+from jaxrl_llm.training import scoring
 from jaxrl_llm.training import settings as train_settings
 from jaxrl_llm.training import state as state_lib
-from jaxrl_llm.training import step
+from jaxrl_llm.training import trainer as trainer_lib
 
 
 class Worker:
-  """The model, and what was made for earlier jobs."""
+  """The model, its optimizer, and what was made for earlier jobs."""
 
   def __init__(self, path: str, dtype: str):
     settings = settings_lib.ModelSettings(path, "", "", dtype, "layers")
     self._policy, self._params = policy_lib.load(path, settings)
+    # Parameters, optimizer state and counters, once something is trained.
+    self._held = []
+    self._draw = np.random.default_rng(0)
 
-  @functools.cache
+  @functools.cached_property
+  def _vocabulary(self):
+    return self._policy.config.vocab_size
+
   def _engine(self, slots, prompt, new, steps):
     return engine_lib.Engine(
         self._policy,
-        self._params,
+        self._held[0] if self._held else self._params,
         (),
         sampler.SamplingSettings(max_new_tokens=new),
         engine_lib.Shapes(slots, min(slots, 8), (prompt,), steps),
     )
 
-  def generate(
-      self, prompts: int, samples: int, slots: int, prompt: int, new: int,
-      temperature: float = 0.0, steps: int = 8,
-  ) -> dict[str, float]:
-    """Draws prompts × samples responses of `new` tokens each."""
-    engine = self._engine(slots, prompt, new, steps)
-    draw = np.random.default_rng(0)
-    vocabulary = self._policy.config.vocab_size
-    requests = [
+  _kept_engine = functools.cache(_engine)
+
+  def _requests(self, prompts, samples, prompt, temperature):
+    """Asks for responses to random prompts."""
+    return [
         responses.Request(
-            tokens=draw.integers(0, vocabulary, prompt).astype(np.int32),
+            tokens=self._draw.integers(0, self._vocabulary, prompt).astype(
+                np.int32
+            ),
             words=sampler.request_words(
                 "rollout", 0, 0, [number] * samples, range(samples)
             ),
@@ -63,6 +69,14 @@ class Worker:
         )
         for number in range(prompts)
     ]
+
+  def generate(
+      self, prompts: int, samples: int, slots: int, prompt: int, new: int,
+      temperature: float = 0.0, steps: int = 8,
+  ) -> dict[str, float]:
+    """Draws prompts × samples responses of `new` tokens each."""
+    engine = self._kept_engine(slots, prompt, new, steps)
+    requests = self._requests(prompts, samples, prompt, temperature)
     before = engine_lib.compilations()
     seconds = turns.timed(lambda: list(engine.run(requests)))
     return {
@@ -72,48 +86,128 @@ class Worker:
     }
 
   @functools.cache
-  def _training(self, rows, tokens):
-    """Returns (steps, state, a batch, its weights)."""
+  def _trainer(self, rows, tokens):
+    """Returns a trainer of GRPO; makes the optimizer state, once."""
     settings = train_settings.TrainSettings(
         rows_per_microbatch=rows, tokens_per_row=tokens, learning_rate=1e-6
     )
-    spec = algorithms.build({"name": "grpo"})
-    mesh = sharding_lib.make_mesh("data=1")
-    state = state_lib.create(self._params, optimizer.build(settings), "")
-    draw = np.random.default_rng(0)
+    trainer = trainer_lib.build(
+        self._policy, algorithms.build({"name": "grpo"}), settings,
+        mesh=None, seed=0, reference_params=None,
+    )
+    if not self._held:
+      tool = optimizer.build(settings)
+      state = state_lib.create(self._params, tool, "")
+      state = state_lib.place(state, self._policy, tool, trainer.mesh)
+      self._held = [state.params, state.opt_state, state.counters]
+      self._params = None
+    return trainer
+
+  @functools.cache
+  def _rows(self, rows, tokens):
+    """Returns a batch of random rows and its weights."""
     shape = (rows, tokens)
     ones = jnp.ones(shape, jnp.int32)
     random = lambda scale: jnp.asarray(
-        -scale * draw.random(shape), jnp.float32
+        -scale * self._draw.random(shape), jnp.float32
     )
-    chosen = draw.integers(0, self._policy.config.vocab_size, shape)
     terms = types.Terms(
         mask=jnp.broadcast_to(jnp.arange(tokens) >= tokens // 4, shape),
         segment_ids=ones,
-        advantages=jnp.asarray(draw.normal(size=shape), jnp.float32),
+        advantages=jnp.asarray(self._draw.normal(size=shape), jnp.float32),
         behavior_logprobs=random(5.0),
         proximal_logprobs=random(5.0),
     )
+    chosen = self._draw.integers(0, self._vocabulary, shape)
     positions = jnp.broadcast_to(jnp.arange(tokens), shape)
     batch = types.Batch(
         jnp.asarray(chosen, jnp.int32), ones, ones, positions,
         jnp.ones(shape, jnp.float32), terms,
     )
-    weights = objective.denominators(spec, terms)
-    steps = step.build(self._policy, spec, settings, mesh)
-    return steps, [state.params, state.opt_state, state.counters], batch, weights
+    spec = self._trainer(rows, tokens).spec
+    return batch, objective.denominators(spec, terms)
 
   def train(self, rows: int, tokens: int) -> dict[str, float]:
     """One update on `rows` rows: forward, backward, AdamW."""
-    steps, held, batch, weights = self._training(rows, tokens)
+    trainer = self._trainer(rows, tokens)
+    batch, weights = self._rows(rows, tokens)
 
     def update():
-      totals = steps.start(held[0], batch, weights, None)
-      totals = steps.add(held[0], totals, batch, weights, None)
-      *held[:], _ = steps.update(*held, totals)
-      jax.block_until_ready(held)
+      totals = trainer.steps.start(self._held[0], batch, weights, None)
+      totals = trainer.steps.add(self._held[0], totals, batch, weights, None)
+      self._apply(trainer, totals)
 
     return {"seconds": turns.timed(update), "tokens": rows * tokens}
+
+  def _apply(self, trainer, totals):
+    """Updates the parameters."""
+    *self._held, _ = trainer.steps.update(*self._held, totals)
+    jax.block_until_ready(self._held)
+
+  def step(
+      self, prompts: int, samples: int, prompt: int, new: int, steps: int = 8,
+  ) -> dict[str, float]:
+    """A whole step: draw groups of responses, score them, update.
+
+    Four responses share their prompt in a row; all rows are one micro-batch.
+    """
+    count = prompts * samples
+    trainer = self._trainer(-(-count // 4), prompt - 1 + 4 * (new + 1))
+
+    def whole():
+      engine = self._engine(count, prompt, new, steps)
+      requests = self._requests(prompts, samples, prompt, 1.0)
+      rollouts = [
+          _rollout(number, sample, requests[number].tokens, response)
+          for number, sample, response in engine.run(requests)
+      ]
+      terms = self._terms(trainer, rollouts)
+      work = minibatch.build(trainer, rollouts, terms)
+      totals = minibatch.accumulate(trainer, self._held[0], work, 0)
+      self._apply(trainer, totals)
+
+    with jax.set_mesh(trainer.mesh):
+      return {"seconds": turns.timed(whole), "tokens": count * new}
+
+  def _terms(self, trainer, rollouts):
+    """Returns advantages and proximal log-probs, as `prepare` makes them."""
+    advantages = trainer.steps.advantages(
+        np.array([x.reward for x in rollouts], np.float32),
+        np.array([x.group_id for x in rollouts], np.int32),
+        np.array([x.response_tokens.size for x in rollouts]),
+    )
+    rows = packed.Rows.pack(trainer.shape, rollouts)
+    pieces = packed.cut(rows.assemble({}), trainer.shape.rows, rows.count)
+    scored = [
+        trainer.steps.score(
+            self._held[0], scoring.place(piece, trainer.rows), 0
+        ).logprobs
+        for piece in pieces
+    ]
+    logprobs = np.concatenate(jax.device_get(scored))
+    return {
+        "advantages": np.asarray(advantages),
+        "proximal_logprobs": scoring.responses(logprobs, rollouts, rows.rows),
+    }
+
+
+def _rollout(
+    number: int, sample: int, prompt: np.ndarray, response: responses.Response
+) -> types.Rollout:
+  """Makes a record; the reward is the share of odd ids."""
+  size = response.tokens.size
+  return types.Rollout(
+      record_id=number << 16 | sample, prompt_id=number, group_id=number,
+      sample_index=sample, round=0, prompt_tokens=prompt,
+      response_tokens=response.tokens, response_mask=np.ones(size, bool),
+      behavior_logprobs=response.logprobs,
+      log_kept_mass=response.log_kept_mass,
+      policy_versions=np.zeros(size, np.int32), lineage="", window_start=0,
+      topk_ids=response.topk_ids, topk_logprobs=response.topk_logprobs,
+      finish_reason=response.finish_reason, role="train", temperature=1.0,
+      reward=float(np.mean(response.tokens % 2)), reward_parts={},
+      reference_answer="", prompt_text="", response_text="",
+  )
 
 
 def limits(**unused) -> dict[str, float]:
@@ -139,5 +233,6 @@ def limits(**unused) -> dict[str, float]:
 if __name__ == "__main__":
   worker = Worker(sys.argv[1], (sys.argv[2:] or ["bfloat16"])[0])
   turns.serve({
-      "generate": worker.generate, "train": worker.train, "limits": limits,
+      "generate": worker.generate, "train": worker.train,
+      "step": worker.step, "limits": limits,
   })
