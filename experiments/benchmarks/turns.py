@@ -111,7 +111,9 @@ class Pace:
 
 
 def serve(work: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
-  """Does jobs until the input ends; for use inside a program.
+  """Does jobs until the input ends, then ends the process.
+
+  Threads of a loop that pauses would keep it alive.
 
   Args:
     work: by the job's entry "work": a function of its other entries, which
@@ -122,6 +124,7 @@ def serve(work: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
     found = work[job.pop("work")](**job)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(found | {"peak_mib": round(peak)}), flush=True)
+  os._exit(0)
 
 
 def timed(function: Callable[[], Any]) -> float:

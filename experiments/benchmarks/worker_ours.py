@@ -145,7 +145,8 @@ class Worker:
     jax.block_until_ready(self._held)
 
   def step(
-      self, prompts: int, samples: int, prompt: int, new: int, steps: int = 8,
+      self, prompts: int, samples: int, slots: int, prompt: int, new: int,
+      steps: int = 8,
   ) -> dict[str, float]:
     """A whole step: draw groups of responses, score them, update.
 
@@ -155,7 +156,7 @@ class Worker:
     trainer = self._trainer(-(-count // 4), prompt - 1 + 4 * (new + 1))
 
     def whole():
-      engine = self._engine(count, prompt, new, steps)
+      engine = self._engine(slots, prompt, new, steps)
       requests = self._requests(prompts, samples, prompt, 1.0)
       rollouts = [
           _rollout(number, sample, requests[number].tokens, response)

@@ -1,10 +1,10 @@
 """transformers and torch as a program of `turns`: the same jobs as ours.
 
-Command: PEERS/bin/python experiments/benchmarks/worker_transformers.py MODEL
-  [DTYPE]
+Command: PEERS/transformers/bin/python
+  experiments/benchmarks/worker_transformers.py MODEL [DTYPE]
 Hardware: one or two CPU cores.
-Expect: waits for jobs on its input; started by generation.py and training.py
-  in the environment that peers.sh makes.
+Expect: waits for jobs on its input; started by speed.py in the environment
+  that peers.sh makes.
 """
 
 import sys

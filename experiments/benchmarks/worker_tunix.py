@@ -10,8 +10,8 @@ Its llama3 model, "vanilla" sampler and GRPOLearner, without a reference model
 and without recomputation of activations. Weights, activations and optimizer
 are all in DTYPE.
 
-tunix 0.1.7 turns every llama3 by a rope base of 10⁶, whatever its config says;
-here it is told the model's own, else its logits are off by several nats.
+tunix 0.1.7 turns every llama3 by a rope base of 10⁶, whatever its config says.
+Here it is told the model's own; logits then are those of transformers.
 """
 
 import functools
@@ -144,7 +144,6 @@ class Worker:
                 eval_every_n_steps=10**6,
                 max_steps=10**6,
                 mini_batch_size=prompts,
-                train_micro_batch_size=prompts,
             ),
             rollout_config=base_rollout.RolloutConfig(
                 max_tokens_to_generate=new, max_prompt_length=prompt,
