@@ -2,9 +2,9 @@
 # Makes the environments of the peers of speed.py, one folder each.
 # Command: bash experiments/benchmarks/peers.sh [DIR]
 # Hardware: any; needs the package index, a C++ compiler and 5 GB of disk.
-# Expect: DIR/{transformers,trl,tunix,llamacpp}/bin/python, after some 10
-#   minutes on two cores: llama.cpp is compiled, for the instruction sets of
-#   this machine, which wheels leave out. None is a dependency of the package.
+# Expect: DIR/{transformers,trl,tunix,llamacpp}/bin/python, after some 20
+#   minutes on two busy cores: llama.cpp is compiled, for the instruction sets
+#   of this machine. None is a dependency of the package.
 set -euo pipefail
 place="${1:-.cache/peers}"
 

@@ -4,13 +4,17 @@ Command: PEERS/llamacpp/bin/python experiments/benchmarks/worker_llamacpp.py
   MODEL.gguf [COPY.gguf]
 Hardware: one or two CPU cores.
 Expect: waits for jobs on its input; started by speed.py in the environment
-  that peers.sh makes. The first line on its error output names the
-  instruction sets that it was built with.
+  that peers.sh makes.
 
 Weights stay as they are in MODEL.gguf (Q4_1), or, if COPY.gguf is named, in a
 copy of them in bfloat16, made there once. All sequences lie in one
 `llama_batch`, for the prompts as for every new token, each with a part of the
 cache of its own.
+
+peers.sh compiles llama-cpp-python 0.3.36 from its sources by g++ with
+-march=native. A first line on the error output names the instruction sets in
+use: AVX512, AVX512_VNNI and AVX512_BF16 where the machine has them. (The wheel
+of ik-llama-cpp-python 0.1.5 holds no AVX512 instruction.)
 """
 
 import ctypes
