@@ -12,6 +12,7 @@ from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from jaxrl_llm import types
+from jaxrl_llm.models import cache
 from jaxrl_llm.models import matmul
 
 Array = types.Array
@@ -201,40 +202,44 @@ _causal.defvjp(_causal_fwd, _causal_bwd)
 
 def cached(
     queries: Array,
-    key: Array,
-    value: Array,
     keys: Array,
     values: Array,
-    positions: Array,
+    lengths: Array,
+    recent_keys: Array,
+    recent_values: Array,
+    index: Array,
 ) -> Array:
-  """Attends to what the cache holds before `positions`, and to the new token.
+  """Attends to what the cache holds, and to the tokens that came after.
 
   Args:
     queries: compute dtype [S, N, H] of one new token per slot.
-    key: compute dtype [S, K, H], of the new token.
-    value: as key.
-    keys: compute dtype [S, K, H, C], the cache without the new token.
-    values: compute dtype [S, K, C, H], likewise.
-    positions: int32 [S], index of the new token; the entries of the cache
-      before it are read.
+    keys: compute dtype [S, K, H, C], the cache.
+    values: compute dtype [S, K, C, H], likewise; C is a multiple of
+      cache.BLOCK.
+    lengths: int32 [S], entries of the cache that are read.
+    recent_keys: compute dtype [S, K, R, H], of later tokens.
+    recent_values: as recent_keys.
+    index: int32, the last of them that is read, the new token's own.
 
   Returns:
-    float32 [S, N, H].
+    float32 [S, N, H]; more capacity changes no bit of it.
   """
   slots, heads, head_dim = queries.shape
-  queries = jnp.reshape(queries, (slots, key.shape[1], -1, head_dim))
+  queries = jnp.reshape(queries, (slots, keys.shape[1], -1, head_dim))
   scale = head_dim**-0.5
   scores = matmul.einsum("skgh,skhc->skgc", queries, keys) * scale
-  earlier = jnp.arange(keys.shape[3])[None, :] < positions[:, None]
-  scores = jnp.where(earlier[:, None, None], scores, _MASKED)
-  own = matmul.einsum("skgh,skh->skg", queries, key)[..., None] * scale
-  peak = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), own)
-  weights, own = jnp.exp(scores - peak), jnp.exp(own - peak)
-  total = jnp.sum(weights, axis=-1, keepdims=True) + own
-  weights, own = (x / total for x in (weights, own))
-  outputs = matmul.einsum(
-      "skgc,skch->skgh", weights.astype(values.dtype), values
+  held = jnp.arange(keys.shape[3])[None, :] < lengths[:, None]
+  scores = jnp.where(held[:, None, None], scores, _MASKED)
+  later = matmul.einsum("skgh,skrh->skgr", queries, recent_keys) * scale
+  later = jnp.where(jnp.arange(later.shape[3]) <= index, later, _MASKED)
+  peak = jnp.maximum(
+      *(jnp.max(x, axis=-1, keepdims=True) for x in (scores, later))
   )
-  own = own.astype(value.dtype).astype(outputs.dtype)
-  outputs += own * value[:, :, None].astype(outputs.dtype)
+  weights, later = jnp.exp(scores - peak), jnp.exp(later - peak)
+  total = jnp.sum(later, axis=-1, keepdims=True)
+  for block in jnp.split(weights, weights.shape[-1] // cache.BLOCK, axis=-1):
+    total += jnp.sum(block, axis=-1, keepdims=True)
+  weights, later = ((x / total).astype(values.dtype) for x in (weights, later))
+  outputs = matmul.einsum("skgc,skch->skgh", weights, values)
+  outputs += matmul.einsum("skgr,skrh->skgh", later, recent_values)
   return jnp.reshape(outputs, (slots, heads, head_dim))

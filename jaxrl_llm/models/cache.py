@@ -1,6 +1,11 @@
-"""Keys and values of earlier tokens, in slots, and how they move."""
+"""Keys and values of earlier tokens, in slots, and how they move.
+
+The layers of a model are cut into parts, one after another; every function
+here maps over the parts. See `decoder.serve` for why.
+"""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +15,10 @@ from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import matmul
 
 Array = types.Array
+
+# Capacities are multiples of this many tokens, and sums over the cache run
+# over one such block after another: so a longer capacity changes no bit.
+BLOCK = 64
 
 
 @jax.tree_util.register_dataclass
@@ -21,60 +30,125 @@ class Cache:
   without turning: their last axis is not the summed one.
 
   Attributes:
-    keys: [L, S, K, H, C] after rotation, in the compute dtype; bfloat16 is
-      held as its bits (see matmul.to_bits).
-    values: [L, S, K, C, H], as keys.
+    keys: per part, [L', S, K, H, C] after rotation, in the compute dtype;
+      bfloat16 is held as its bits (see matmul.to_bits).
+    values: per part, [L', S, K, C, H], as keys.
   """
 
-  keys: Array
-  values: Array
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
 
   @property
   def capacity(self) -> int:
     """Tokens that a slot can hold."""
-    return self.values.shape[3]
+    return self.values[0].shape[3]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Recent:
+  """Keys and values of up to R tokens that are not in the cache yet.
+
+  All slots write at the same index, which is far cheaper than where each has
+  got to; `append` moves them when the R are full.
+
+  Attributes:
+    keys: per part, [L', S, K, R, H], as Cache.keys.
+    values: likewise.
+  """
+
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+
+
+def _zeros(parts, shape, dtype):
+  zero = matmul.to_bits(jnp.zeros((), dtype))
+  return tuple(jnp.full((layers, *shape), zero) for layers in parts)
 
 
 def empty(
     config: config_lib.ModelConfig,
     dtype: jnp.dtype,
+    parts: tuple[int, ...],
     slots: int,
     capacity: int,
 ) -> Cache:
-  """Returns a cache of zeros."""
-  heads = (config.layers, slots, config.kv_heads)
-  zeros = matmul.to_bits(jnp.zeros((), dtype))
-  return Cache(
-      jnp.full((*heads, config.head_dim, capacity), zeros),
-      jnp.full((*heads, capacity, config.head_dim), zeros),
-  )
-
-
-def of_rows(keys: Array, values: Array) -> Cache:
-  """Takes the bits of keys and values [L, B, P, K, H] of whole rows."""
-  return Cache(
-      jnp.transpose(keys, (0, 1, 3, 4, 2)), jnp.swapaxes(values, 2, 3)
-  )
-
-
-def append(
-    cache: Cache, positions: Array, keys: Array, values: Array
-) -> Cache:
-  """Writes the bits of one token's keys and values per slot.
+  """Returns a cache of zeros.
 
   Args:
-    cache: of S slots.
-    positions: int32 [S]; the capacity or beyond is not written.
-    keys: [L, S, K, H].
-    values: as keys.
+    config: sizes.
+    dtype: compute dtype.
+    parts: layers of each part.
+    slots: S.
+    capacity: C, a multiple of BLOCK.
   """
-  slots = jnp.arange(positions.shape[0])
-  # Indexing with both puts the slots first.
-  keys, values = (jnp.swapaxes(new, 0, 1) for new in (keys, values))
+  heads = (slots, config.kv_heads)
   return Cache(
-      cache.keys.at[:, slots, :, :, positions].set(keys, mode="drop"),
-      cache.values.at[:, slots, :, positions].set(values, mode="drop"),
+      _zeros(parts, (*heads, config.head_dim, capacity), dtype),
+      _zeros(parts, (*heads, capacity, config.head_dim), dtype),
   )
+
+
+def no_recent(cache: Cache, tokens: int) -> Recent:
+  """Returns room for R = `tokens` tokens beside a cache."""
+
+  def zeros(values):
+    shape = (*values.shape[:3], tokens, values.shape[4])
+    return jnp.zeros(shape, values.dtype)
+
+  zeroed = tuple(map(zeros, cache.values))
+  return Recent(zeroed, zeroed)
+
+
+def of_rows(keys: Array, values: Array) -> tuple[Array, Array]:
+  """Turns the bits of a part's [L', B, P, K, H] into the cache's order."""
+  return jnp.transpose(keys, (0, 1, 3, 4, 2)), jnp.swapaxes(values, 2, 3)
+
+
+def resize(cache: Cache, capacity: int) -> Cache:
+  """Gives slots room for `capacity` tokens; what is beyond is dropped."""
+  change = capacity - cache.capacity
+
+  def fit(array, axis):
+    if change < 0:
+      return jax.lax.slice_in_dim(array, 0, capacity, axis=axis)
+    padding = [(0, 0)] * array.ndim
+    padding[axis] = (0, change)
+    return jnp.pad(array, padding)
+
+  return Cache(
+      tuple(fit(keys, 4) for keys in cache.keys),
+      tuple(fit(values, 3) for values in cache.values),
+  )
+
+
+def append(cache: Cache, recent: Recent, lengths: Array) -> Cache:
+  """Writes recent tokens behind what each slot holds.
+
+  Args:
+    cache: of S slots; donate it.
+    recent: R tokens per slot.
+    lengths: int32 [S], tokens that each holds, at most C − R; a slot at rest
+      may be given any.
+  """
+  lengths = jnp.asarray(lengths)
+  turned = tuple(jnp.swapaxes(keys, 3, 4) for keys in recent.keys)
+
+  def put(slot, cache):
+    def write(old, new, axis):
+      new = jax.lax.dynamic_slice_in_dim(new, slot, 1, axis=1)
+      start = [0] * old.ndim
+      start[1], start[axis] = slot, lengths[slot]
+      return jax.lax.dynamic_update_slice(old, new, start)
+
+    keys = functools.partial(write, axis=4)
+    values = functools.partial(write, axis=3)
+    return Cache(
+        tuple(map(keys, cache.keys, turned)),
+        tuple(map(values, cache.values, recent.values)),
+    )
+
+  return jax.lax.fori_loop(0, lengths.shape[0], put, cache)
 
 
 def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
@@ -100,7 +174,7 @@ def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
 
   # One row after another, in place: a scatter would first lay out all M rows.
   slots, rows = jnp.asarray(slots), jnp.asarray(rows)
-  wanted = slots < cache.keys.shape[1]
+  wanted = slots < cache.keys[0].shape[1]
   order = jnp.argsort(~wanted)
 
   def copy(step, cache):

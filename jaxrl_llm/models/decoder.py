@@ -1,6 +1,9 @@
 """The network: one block, stacked over layers by a scan, and its weights."""
 
+from collections.abc import Sequence
 import dataclasses
+import functools
+import itertools
 import math
 from typing import Any
 
@@ -41,13 +44,15 @@ class Context:
     tables: rotary cosines and sines, each float32 [..., H / 2].
     segment_ids: int32 [B, T] of packed rows; None while decoding.
     parent_ids: likewise, the segment that each continues.
-    positions: int32 [S] of the new tokens while decoding.
+    lengths: int32 [S], tokens that the cache holds, while decoding.
+    index: int32, place of the new token among the recent ones, likewise.
   """
 
   tables: tuple[Array, Array]
   segment_ids: Array | None = None
   parent_ids: Array | None = None
-  positions: Array | None = None
+  lengths: Array | None = None
+  index: Array | None = None
 
 
 class Block(nn.Module):
@@ -57,16 +62,23 @@ class Block(nn.Module):
     config: sizes.
     dtype: compute dtype of products.
     plain: use the twins that are differentiable forward (jax.jvp).
-    emit: return the keys and values made here.
+    serving: read the weights of `serving_layers`, and return the keys and
+      values made here.
   """
 
   config: config_lib.ModelConfig
   dtype: Any
   plain: bool = False
-  emit: bool = False
+  serving: bool = False
 
   def _multiply(self, inputs, name, read, made, axes):
     """Multiplies by the weight `name`: float32 [..., *read] → [..., *made]."""
+    if self.serving:
+      outputs = matmul.turned_product(
+          jnp.reshape(inputs, (-1, math.prod(read))),
+          self.get_variable("params", name),
+      )
+      return jnp.reshape(outputs, (*inputs.shape[: -len(read)], *made))
     fan_in = range(len(read))
     fan_out = range(len(read), len(read) + len(made))
     init = nn.initializers.variance_scaling(
@@ -98,20 +110,21 @@ class Block(nn.Module):
   def __call__(
       self,
       residual: Array,
-      cache: tuple[Array, Array] | None,
+      cache: tuple[Array, ...] | None,
       context: Context,
   ) -> tuple[Array, tuple[Array, Array] | None]:
     """Applies the block.
 
     Args:
       residual: float32 [B, T, D], or [S, D] with a cache.
-      cache: bits of keys [S, K, H, C] and values [S, K, C, H] before the
-        new token, or None.
+      cache: keys [S, K, H, C] and values [S, K, C, H] before the recent
+        tokens, in the compute dtype, and bits of the recent ones, each
+        [S, K, R, H]; or None.
       context: see Context.
 
     Returns:
-      The new residual stream, and with `emit` or a cache the bits of the new
-      keys and values [..., K, H].
+      The new residual stream, and while serving the bits of the keys and
+      values: of the recent tokens with a cache, else [B, T, K, H].
     """
     config = self.config
     d, f, h = config.width, config.mlp_width, config.head_dim
@@ -129,7 +142,7 @@ class Block(nn.Module):
     query = layers.rotate(query, context.tables)
     key = layers.rotate(key, context.tables)
     emitted = None
-    if self.emit or cache is not None:
+    if self.serving:
       emitted = tuple(
           matmul.to_bits(x.astype(self.dtype)) for x in (key, value)
       )
@@ -144,10 +157,16 @@ class Block(nn.Module):
           self.plain,
       )
     else:
+      emitted = tuple(
+          jax.lax.dynamic_update_index_in_dim(recent, new, context.index, 2)
+          for recent, new in zip(cache[2:], emitted)
+      )
       attended = attention.cached(
           query.astype(self.dtype),
-          *map(matmul.from_bits, (*emitted, *cache)),
-          context.positions,
+          *cache[:2],
+          context.lengths,
+          *map(matmul.from_bits, emitted),
+          context.index,
       )
     residual += self._multiply(
         attended, "output", (config.heads, h), (d,),
@@ -177,32 +196,20 @@ class Decoder(nn.Module):
     remat: what the backward pass recomputes of each block: none, products
       (all but what products need) or layers (all).
     plain: use the twins that are differentiable forward (jax.jvp).
-    emit: return keys and values.
   """
 
   config: config_lib.ModelConfig
   dtype: Any
   remat: str = "none"
   plain: bool = False
-  emit: bool = False
 
   @nn.compact
-  def __call__(
-      self,
-      tokens: Array,
-      cache: tuple[Array, Array] | None,
-      context: Context,
-  ) -> tuple[Array, tuple[Array, Array] | None]:
-    """Returns the normed last hidden state and what the blocks emit.
+  def __call__(self, tokens: Array, context: Context) -> Array:
+    """Returns the normed last hidden state, float32 [B, T, D].
 
     Args:
-      tokens: int32 [B, T], or [S] with a cache.
-      cache: bits of keys [L, S, K, H, C] and values [L, S, K, C, H], or
-        None.
+      tokens: int32 [B, T].
       context: see Context.
-
-    Returns:
-      float32 [..., D]; bits of keys and values [L, ..., K, H], or None.
     """
     config = self.config
     normal = nn.initializers.normal(0.02)
@@ -217,25 +224,105 @@ class Decoder(nn.Module):
           nn.with_logical_partitioning(normal, ("embed", "vocab")),
           (config.width, config.vocab_size),
       )
-    # Rounded as the decoder's copy is, so that both read the same rows.
-    rows = matmul.from_bits(embedding[tokens])
-    rows = matmul.round_through(rows, self.dtype)
-    residual = rows.astype(matmul.sum_dtype(self.dtype))
+    residual = _embed(embedding, tokens, self.dtype)
     block = Block
     if self.remat != "none":
       block = nn.remat(Block, prevent_cse=False, policy=_KEPT[self.remat])
-    stack = nn.scan(
-        block,
-        variable_axes={"params": 0, ROUNDED: 0},
-        split_rngs={"params": True},
-        in_axes=(0, nn.broadcast),
-        length=config.layers,
-        metadata_params={nn.PARTITION_NAME: "layers"},
+    stack = _scan(block, config.layers)
+    residual, _ = stack(config, self.dtype, self.plain, name="layers")(
+        sharding.constrain_rows(residual), None, context
     )
-    residual, emitted = stack(
-        config, self.dtype, self.plain, self.emit, name="layers"
-    )(sharding.constrain_rows(residual), cache, context)
     ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
     scale = self.param("final_norm", ones, (config.width,))
-    hidden = layers.rms_norm(residual, scale, config.norm_epsilon)
-    return hidden, emitted
+    return layers.rms_norm(residual, scale, config.norm_epsilon)
+
+
+def _scan(block, length):
+  """Returns a module of `length` blocks with stacked weights."""
+  return nn.scan(
+      block,
+      variable_axes={"params": 0, ROUNDED: 0},
+      split_rngs={"params": True},
+      in_axes=(0, nn.broadcast),
+      length=length,
+      metadata_params={nn.PARTITION_NAME: "layers"},
+  )
+
+
+def _embed(embedding, tokens, dtype):
+  """Returns rows of the embedding, rounded as every copy of it is."""
+  rows = matmul.from_bits(embedding[tokens])
+  return matmul.round_through(rows, dtype).astype(matmul.sum_dtype(dtype))
+
+
+def serving_layers(
+    stack: types.PyTree, dtype: jnp.dtype, parts: Sequence[int]
+) -> tuple[types.PyTree, ...]:
+  """Lays stacked layers out for `serve`.
+
+  Args:
+    stack: "layers" of the parameters.
+    dtype: compute dtype.
+    parts: layers of each part; they add up to all.
+
+  Returns:
+    A tree per part: matrices [L', O, I] in the compute dtype, norms [L', D].
+  """
+
+  def turn(name, value):
+    if value.ndim == 2:  # Norms.
+      return value
+    made = value.shape[3:] if name == "output" else value.shape[2:]
+    matrix = (value.shape[0], -1, math.prod(made))
+    return jnp.swapaxes(jnp.reshape(value.astype(dtype), matrix), 1, 2)
+
+  turned = {name: turn(name, value) for name, value in stack.items()}
+  ends = list(itertools.accumulate(parts))
+  return tuple(
+      {name: value[end - part : end] for name, value in turned.items()}
+      for part, end in zip(parts, ends)
+  )
+
+
+def serve(
+    config: config_lib.ModelConfig,
+    weights: types.PyTree,
+    tokens: Array,
+    cache: Sequence[tuple[Array, ...] | None],
+    context: Context,
+) -> tuple[Array, tuple[tuple[Array, Array], ...]]:
+  """Does what Decoder does, and gives the keys and values, for sampling.
+
+  A scan over layers copies the weights and the cache of each, in XLA on CPUs
+  as much memory traffic again as the step itself. A part of one layer is
+  compiled without a scan and reads both where they lie; where compiling every
+  layer takes too long, one part holds them all.
+
+  Args:
+    config: sizes.
+    weights: of `Policy.serving_copy`.
+    tokens: int32 [B, T], or [S] with a cache.
+    cache: per part, what Block reads, stacked over its layers, or None.
+    context: see Context.
+
+  Returns:
+    float32 [..., D], and per part what Block returns, stacked.
+  """
+  dtype = weights["head"].dtype
+  residual = _embed(weights["embedding"], tokens, dtype)
+  emitted = []
+  for part, held in zip(weights["parts"], cache, strict=True):
+    residual, made = _serve_part(config, dtype, part, residual, held, context)
+    emitted.append(made)
+  hidden = layers.rms_norm(residual, weights["final_norm"], config.norm_epsilon)
+  return hidden, tuple(emitted)
+
+
+# Under jit of its own, so that parts of one shape are traced once.
+@functools.partial(jax.jit, static_argnames=("config", "dtype"))
+def _serve_part(config, dtype, weights, residual, cache, context):
+  """Applies the blocks of a part."""
+  stack = _scan(Block, weights["mlp_norm"].shape[0])
+  return stack(config, dtype, serving=True).apply(
+      {"params": weights}, residual, cache, context
+  )

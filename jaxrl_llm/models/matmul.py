@@ -46,6 +46,34 @@ def einsum(spec: str, left: Array, right: Array) -> Array:
   )
 
 
+def turned_product(inputs: Array, weight: Array) -> Array:
+  """Multiplies few rows with a weight that is stored [O, I].
+
+  On CPUs the weight is the left operand, which is read as it lies: the right
+  one is laid out anew at each product, and with few rows that costs as much
+  as the product itself.
+
+  Args:
+    inputs: float32 [R, I].
+    weight: compute dtype [O, I].
+
+  Returns:
+    float32 [R, O].
+  """
+
+  def from_left(inputs, weight):
+    made = einsum("oi,ri->or", weight, inputs)
+    # Without the barrier, XLA swaps the operands to save the transposition.
+    return jax.lax.optimization_barrier(made[None])[0].T
+
+  return jax.lax.platform_dependent(
+      inputs.astype(weight.dtype),
+      weight,
+      cpu=from_left,
+      default=functools.partial(einsum, "ri,oi->ro"),
+  )
+
+
 def outer(left: Array, right: Array) -> Array:
   """Sums outer products over rows: Σ_r left[r, i] · right[r, o].
 

@@ -10,7 +10,7 @@ One network, many parameter trees (live, proximal, reference, …). A tree is
 of float32 masters; rotary pairs are (i, i + H/2), as in Hugging Face Llama.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import os
@@ -37,8 +37,12 @@ ModelConfig = config_lib.ModelConfig
 ModelSettings = settings_lib.ModelSettings
 TokenLogprobs = head.TokenLogprobs
 Cache = cache_lib.Cache
+Recent = cache_lib.Recent
 preset = config_lib.preset
+append = cache_lib.append
 insert = cache_lib.insert
+no_recent = cache_lib.no_recent
+resize = cache_lib.resize
 check_target = export.check_target
 fingerprint = fingerprints.of_weights
 
@@ -73,7 +77,7 @@ class Policy:
     tokens = jnp.zeros((1, 2), jnp.int32)
     context = self._packed(tokens, tokens, tokens)
     network = decoder.Decoder(self.config, jnp.dtype(jnp.float32))
-    return network.init(key, tokens, None, context)["params"]
+    return network.init(key, tokens, context)["params"]
 
   @functools.cached_property
   def shapes(self) -> PyTree:
@@ -105,9 +109,8 @@ class Policy:
   def compute_copy(self, params: PyTree) -> PyTree:
     """Rounds the weights of products to the compute dtype, once.
 
-    `prefill`, `decode_step` and (without a gradient) `token_logprobs` take
-    the copy in place of the masters and give the same numbers; a loop that
-    decodes makes it once, outside. A copy of a copy is the copy itself.
+    What takes no gradient may take the copy in place of the masters and gives
+    the same numbers. A copy of a copy is the copy itself.
 
     Args:
       params: masters.
@@ -136,7 +139,7 @@ class Policy:
       return params["embedding"]
     return params["head"].T
 
-  def _hidden(self, params, rounded, tokens, cache, context, **flags):
+  def _hidden(self, params, rounded, tokens, context, **flags):
     network = decoder.Decoder(self.config, self._dtype, **flags)
     stack = {
         name: weight
@@ -144,7 +147,7 @@ class Policy:
         if name not in _NORMS
     }
     variables = {"params": params, decoder.ROUNDED: {"layers": stack}}
-    return network.apply(variables, tokens, cache, context)
+    return network.apply(variables, tokens, context)
 
   def token_logprobs(
       self,
@@ -189,8 +192,8 @@ class Policy:
     """
     filled = segment_ids > 0
     rounded = jax.lax.stop_gradient(self.compute_copy(params))
-    hidden, _ = self._hidden(
-        params, rounded, tokens, None,
+    hidden = self._hidden(
+        params, rounded, tokens,
         self._packed(positions, segment_ids, parent_ids),
         remat="none" if plain else self.remat, plain=plain,
     )
@@ -236,8 +239,8 @@ class Policy:
       positions: int32 [B, T], index within the sequence.
     """
     rounded = jax.lax.stop_gradient(self.compute_copy(params))
-    hidden, _ = self._hidden(
-        params, rounded, tokens, None,
+    hidden = self._hidden(
+        params, rounded, tokens,
         self._packed(positions, segment_ids, parent_ids),
         remat=self.remat,
     )
@@ -247,17 +250,48 @@ class Policy:
     """A head for `token_values` that says 0 of everything, float32."""
     return {"weight": jnp.zeros(self.config.width), "bias": jnp.zeros(())}
 
-  def init_cache(self, slots: int, capacity: int) -> Cache:
-    """Returns an empty cache of `slots` rows of `capacity` tokens."""
-    return cache_lib.empty(self.config, self._dtype, slots, capacity)
+  def serving_copy(
+      self, params: PyTree, parts: Sequence[int] | None = None
+  ) -> PyTree:
+    """Rounds and lays out the weights for `prefill` and `decode`.
+
+    Args:
+      params: masters.
+      parts: layers of each part (see decoder.serve); None takes one layer
+        each on CPUs and one part elsewhere.
+
+    Returns:
+      "parts" of decoder.serving_layers, "embedding" as bits, "head" [V, D] in
+      the compute dtype, and "final_norm".
+    """
+    if parts is None:
+      layers_ = self.config.layers
+      parts = (1,) * layers_ if jax.default_backend() == "cpu" else (layers_,)
+    return {
+        "embedding": matmul.to_bits(params["embedding"].astype(self._dtype)),
+        "parts": decoder.serving_layers(params["layers"], self._dtype, parts),
+        "final_norm": params["final_norm"],
+        "head": self._head(params).astype(self._dtype),
+    }
+
+  def init_cache(self, weights: PyTree, slots: int, capacity: int) -> Cache:
+    """Returns an empty cache of `slots` rows with room for C tokens.
+
+    Args:
+      weights: of `serving_copy`, whose parts it shares.
+      slots: S.
+      capacity: C, a multiple of cache.BLOCK.
+    """
+    parts = tuple(part["mlp_norm"].shape[0] for part in weights["parts"])
+    return cache_lib.empty(self.config, self._dtype, parts, slots, capacity)
 
   def prefill(
-      self, params: PyTree, tokens: Array, lengths: Array
+      self, weights: PyTree, tokens: Array, lengths: Array
   ) -> tuple[Cache, Array]:
     """Reads prompts.
 
     Args:
-      params: masters or compute_copy.
+      weights: of `serving_copy`.
       tokens: int32 [B, P], prompts padded on the right.
       lengths: int32 [B], tokens of each prompt, at least 1.
 
@@ -268,41 +302,52 @@ class Policy:
     index = jnp.arange(tokens.shape[1])
     segment_ids = (index[None, :] < lengths[:, None]).astype(jnp.int32)
     positions = jnp.broadcast_to(index, tokens.shape)
-    rounded = self.compute_copy(params)
-    hidden, (keys, values) = self._hidden(
-        params, rounded, tokens, None,
-        self._packed(positions, segment_ids, segment_ids), emit=True,
+    hidden, made = decoder.serve(
+        self.config, weights, tokens, [None] * len(weights["parts"]),
+        self._packed(positions, segment_ids, segment_ids),
     )
+    keys, values = zip(*(cache_lib.of_rows(*part) for part in made))
     last = jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)
-    return cache_lib.of_rows(keys, values), self._logits(rounded, last[:, 0])
+    return Cache(keys, values), self._logits(weights, last[:, 0])
 
-  def _logits(self, rounded, hidden):
-    weight = self._head(rounded)
+  def _logits(self, weights, hidden):
+    weight = weights["head"]
     return matmul.einsum("sd,vd->sv", hidden.astype(weight.dtype), weight)
 
-  def decode_step(
-      self, params: PyTree, cache: Cache, tokens: Array, positions: Array
-  ) -> tuple[Cache, Array]:
-    """Reads one token per slot and gives the logits of the next.
+  def decode(
+      self, weights: PyTree, cache: Cache, lengths: Array
+  ) -> Callable[[Array, Array, Recent], tuple[Recent, Array]]:
+    """Makes the step that reads one token per slot and gives the next logits.
+
+    The cache is only read. The tokens of the steps go to a Recent, which
+    `append` writes to the cache.
 
     Args:
-      params: masters or compute_copy (a loop wants the copy).
-      cache: entries before `positions` are read; donate it.
-      tokens: int32 [S], the token at `positions`.
-      positions: int32 [S], index of the token in its sequence; its keys and
-        values are written there. A position of the capacity or beyond is not
-        written: a slot at rest may be given any.
+      weights: of `serving_copy`.
+      cache: of S slots.
+      lengths: int32 [S], tokens that each holds.
 
     Returns:
-      The cache and logits float32 [S, V].
+      (index, tokens, recent) → (recent, logits): index int32, the number of
+      steps before, below R; tokens int32 [S], which follow the cache and
+      `index` recent ones; logits float32 [S, V].
     """
-    rounded = self.compute_copy(params)
-    hidden, (keys, values) = self._hidden(
-        params, rounded, tokens, (cache.keys, cache.values),
-        decoder.Context(self._tables(positions), positions=positions),
-    )
-    cache = cache_lib.append(cache, positions, keys, values)
-    return cache, self._logits(rounded, hidden)
+    held = [
+        tuple(map(matmul.from_bits, part))
+        for part in zip(cache.keys, cache.values)
+    ]
+
+    def step(index, tokens, recent):
+      # The barrier keeps cosines from being computed again in every layer.
+      tables = jax.lax.optimization_barrier(self._tables(lengths + index))
+      hidden, made = decoder.serve(
+          self.config, weights, tokens,
+          [(*part, *r) for part, *r in zip(held, recent.keys, recent.values)],
+          decoder.Context(tables, lengths=lengths, index=index),
+      )
+      return Recent(*zip(*made)), self._logits(weights, hidden)
+
+    return step
 
 
 def load(

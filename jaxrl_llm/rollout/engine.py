@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.models import cache as cache_lib
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.rollout import responses
 from jaxrl_llm.rollout import sampler
@@ -57,11 +58,11 @@ class Engine:
       shapes: Shapes,
       window: int = 0,
   ):
-    """Rounds the weights to the compute dtype.
+    """Lays the weights out for sampling.
 
     Args:
       policy: the network.
-      params: masters or a compute copy.
+      params: masters.
       stop_ids: ids that end a response; none is ever forced.
       sampling: truncation, response limit and recorded top-K; each request
         brings its own temperatures.
@@ -70,11 +71,12 @@ class Engine:
         but sampling.max_new_tokens.
     """
     self._policy = policy
-    self._params = _compute_copy(policy, params)
+    self._weights = _serving_copy(policy, params)
     self._shapes = shapes
     self._max_new_tokens = sampling.max_new_tokens
     self._window = window or sampling.max_new_tokens
-    self._capacity = shapes.prompt_buckets[-1] + sampling.max_new_tokens
+    self._longest = shapes.prompt_buckets[-1] + sampling.max_new_tokens
+    self._capacities = capacities(self._longest + shapes.steps_per_call)
     self._static = slots_lib.Static(
         policy=policy,
         truncation=sampling.truncation,
@@ -103,7 +105,9 @@ class Engine:
     unread = self._batches(requests)
     prompts, waiting = None, collections.deque()
     slots = self._shapes.slots
-    state = slots_lib.empty(self._policy, slots, self._capacity)
+    state = slots_lib.empty(
+        self._policy, self._weights, slots, self._capacities[0]
+    )
     free, running = list(range(slots)), {}
     while running or waiting or unread:
       started = []
@@ -114,11 +118,16 @@ class Engine:
         chosen = [waiting.popleft() for _ in range(count)]
         places, free = free[:count], free[count:]
         starts = self._starts(requests, places, chosen)
+        state = self._fit(state, prompts.cache.capacity, shrink=False)
         state, drawn = slots_lib.fill(self._static, state, prompts, starts)
         started.append((places, drawn))
         for slot, (_, request, sample) in zip(places, chosen):
           running[slot] = self._begin(requests, request, sample)
-      state, taken, draws = slots_lib.decode(self._static, self._params, state)
+      longest = max((x.length for x in running.values()), default=0)
+      state = self._fit(state, longest + self._static.steps, shrink=True)
+      state, taken, draws = slots_lib.decode(
+          self._static, self._weights, state
+      )
       started, taken, draws = jax.device_get((started, taken, draws))
       for places, drawn in started:
         for row, slot in enumerate(places):
@@ -131,9 +140,17 @@ class Engine:
           yield response.request, response.sample, response.collect()
       free.sort()
 
+  def _fit(self, state, tokens, shrink):
+    """Gives slots room for `tokens`; takes room that is twice too much."""
+    wanted = next(x for x in self._capacities if x >= tokens)
+    found = state.cache.capacity
+    if wanted > found or (shrink and 2 * wanted <= found):
+      state = slots_lib.resize(state, wanted)
+    return state
+
   def _batches(self, requests):
     """Checks requests; groups those of one bucket, `prefill_rows` at a time."""
-    buckets = prefix_buckets(self._shapes.prompt_buckets, self._capacity)
+    buckets = prefix_buckets(self._shapes.prompt_buckets, self._longest)
     members = {bucket: [] for bucket in buckets}
     for index, request in enumerate(requests):
       self._check(index, request)
@@ -177,7 +194,8 @@ class Engine:
     limit = self._limit(request)
     cut = "length" if limit == self._max_new_tokens else "window"
     return responses.Running(
-        index, sample, self._static.stop_ids, limit - request.drawn, cut
+        index, sample, self._static.stop_ids, limit - request.drawn, cut,
+        len(request.tokens),
     )
 
   def _read(self, requests, batch):
@@ -188,7 +206,7 @@ class Engine:
     for row, index in enumerate(indices):
       lengths[row] = len(requests[index].tokens)
       tokens[row, : lengths[row]] = requests[index].tokens
-    prompts = slots_lib.prefill(self._policy, self._params, tokens, lengths)
+    prompts = slots_lib.prefill(self._policy, self._weights, tokens, lengths)
     return prompts, collections.deque(
         (row, index, sample)
         for row, index in enumerate(indices)
@@ -234,6 +252,24 @@ def prefix_buckets(
   return tuple(buckets)
 
 
+def capacities(longest: int) -> tuple[int, ...]:
+  """Lists the tokens that slots have room for, as they come to need it.
+
+  A step costs what the capacity costs. Two per octave waste a quarter of it
+  on average, and compile a handful of shapes.
+
+  Args:
+    longest: tokens that a slot may come to hold.
+  """
+  block = cache_lib.BLOCK
+  last = -(-longest // block) * block
+  sizes, size = [], block
+  while size < last:
+    sizes.append(size)
+    size += max(block, 1 << (size // 2).bit_length() - 1)
+  return (*sizes, last)
+
+
 @functools.partial(jax.jit, static_argnames=("policy",))
-def _compute_copy(policy, params):
-  return policy.compute_copy(params)
+def _serving_copy(policy, params):
+  return policy.serving_copy(params)

@@ -59,6 +59,7 @@ class Running:
     stop_ids: ids that end it.
     room: tokens that may still be added.
     cut: finish reason where there is no room left.
+    length: tokens of the prompt and of the response so far.
     finish_reason: empty until it ends.
     parts: what was drawn.
   """
@@ -68,6 +69,7 @@ class Running:
   stop_ids: Sequence[int]
   room: int
   cut: str
+  length: int
   finish_reason: str = ""
   parts: list[sampler.Draw] = dataclasses.field(default_factory=list)
 
@@ -79,6 +81,7 @@ class Running:
     taken = min(self.room, len(drawn.tokens), *(stops[:1] + 1))
     self.parts.append(jax.tree.map(lambda x: x[:taken], drawn))
     self.room -= taken
+    self.length += taken
     if stops.size and taken == stops[0] + 1:
       self.finish_reason = "stop"
     elif not self.room:

@@ -1,6 +1,6 @@
 """The slots on the device: compiled functions that fill them and decode.
 
-Weights are passed in as the policy's compute copy. The state is donated from
+Weights are passed in as the policy's serving copy. The state is donated from
 call to call, so there is one cache.
 """
 
@@ -110,12 +110,14 @@ def _goes_on(
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "slots", "capacity"))
-def empty(policy: policy_lib.Policy, slots: int, capacity: int) -> State:
+def empty(
+    policy: policy_lib.Policy, weights: PyTree, slots: int, capacity: int
+) -> State:
   """Returns slots at rest."""
   _TRACES["empty"] += 1
   zeros = jnp.zeros(slots, jnp.int32)
   return State(
-      cache=policy.init_cache(slots, capacity),
+      cache=policy.init_cache(weights, slots, capacity),
       tokens=zeros,
       lengths=zeros + 1,
       counts=zeros,
@@ -126,13 +128,21 @@ def empty(policy: policy_lib.Policy, slots: int, capacity: int) -> State:
   )
 
 
+@functools.partial(jax.jit, static_argnames=("capacity",))
+def resize(state: State, capacity: int) -> State:
+  """Gives each slot room for `capacity` tokens, at least what it holds."""
+  _TRACES["resize"] += 1
+  cache = policy_lib.resize(state.cache, capacity)
+  return dataclasses.replace(state, cache=cache)
+
+
 @functools.partial(jax.jit, static_argnames=("policy",))
 def prefill(
-    policy: policy_lib.Policy, params: PyTree, tokens: Array, lengths: Array
+    policy: policy_lib.Policy, weights: PyTree, tokens: Array, lengths: Array
 ) -> Prompts:
   """Reads tokens [B, P] of `lengths` int32 [B], padded on the right."""
   _TRACES["prefill"] += 1
-  cache, logits = policy.prefill(params, tokens, lengths)
+  cache, logits = policy.prefill(weights, tokens, lengths)
   return Prompts(cache, logits, lengths)
 
 
@@ -176,7 +186,7 @@ def fill(
     jax.jit, static_argnames=("static",), donate_argnames=("state",)
 )
 def decode(
-    static: Static, params: PyTree, state: State
+    static: Static, weights: PyTree, state: State
 ) -> tuple[State, Array, sampler.Draw]:
   """Decodes until `static.steps` tokens per slot are drawn or all rest.
 
@@ -185,11 +195,11 @@ def decode(
     `static.steps`; entries of slots at rest mean nothing.
   """
   _TRACES["decode"] += 1
+  lengths = state.lengths + state.counts - 1
+  read = static.policy.decode(weights, state.cache, lengths)
 
-  def step(state):
-    cache, logits = static.policy.decode_step(
-        params, state.cache, state.tokens, state.lengths + state.counts - 1
-    )
+  def step(taken, state, recent):
+    recent, logits = read(taken, state.tokens, recent)
     drawn = sampler.draw(
         logits, state.keys, state.counts, state.temperatures,
         static.truncation, static.topk,
@@ -197,27 +207,30 @@ def decode(
     counts = state.counts + state.active
     state = dataclasses.replace(
         state,
-        cache=cache,
         tokens=jnp.where(state.active, drawn.tokens, state.tokens),
         counts=counts,
         active=state.active
         & _goes_on(static, drawn.tokens, counts, state.limits),
     )
-    return state, drawn
+    return state, recent, drawn
 
   def advance(carry):
-    taken, state, draws = carry
-    state, drawn = step(state)
+    taken, state, recent, draws = carry
+    state, recent, drawn = step(taken, state, recent)
     draws = jax.tree.map(lambda all_, x: all_.at[taken].set(x), draws, drawn)
-    return taken + 1, state, draws
+    return taken + 1, state, recent, draws
 
+  start = jnp.zeros((), jnp.int32)
+  cache, rest = state.cache, dataclasses.replace(state, cache=None)
+  recent = policy_lib.no_recent(cache, static.steps)
   draws = jax.tree.map(
       lambda x: jnp.zeros((static.steps, *x.shape), x.dtype),
-      jax.eval_shape(lambda state: step(state)[1], state),
+      jax.eval_shape(step, start, rest, recent)[2],
   )
-  taken, state, draws = jax.lax.while_loop(
+  taken, rest, recent, draws = jax.lax.while_loop(
       lambda carry: (carry[0] < static.steps) & jnp.any(carry[1].active),
       advance,
-      (jnp.zeros((), jnp.int32), state, draws),
+      (start, rest, recent, draws),
   )
-  return state, taken, draws
+  cache = policy_lib.append(cache, recent, lengths)
+  return dataclasses.replace(rest, cache=cache), taken, draws

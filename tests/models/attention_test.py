@@ -102,22 +102,32 @@ def test_large_scores_neither_overflow_nor_vanish():
 
 
 def test_cached_equals_the_last_row_of_causal():
-  """Slots at different positions; what lies at and beyond them is not read."""
-  positions = jnp.array([3, 8])
+  """Slots of other lengths, two tokens recent; what lies beyond is not read."""
+  lengths = jnp.array([3, 6])
   rows = jnp.array([0, 1])
   start = jnp.array([0, 2])
-  gather = lambda x: x[rows[:, None], jnp.minimum(
-      start[:, None] + jnp.arange(9), T - 1)]
-  keys, values = gather(KEYS), gather(VALUES)
-  beyond = (jnp.arange(9) >= positions[:, None])[..., None, None]
-  last = start + positions
+  gather = lambda x, index: x[rows[:, None], jnp.minimum(
+      start[:, None] + index, T - 1)]
+  beyond = (jnp.arange(64) >= lengths[:, None])[..., None, None]
+  keys, values = (
+      jnp.where(beyond, 1e4, gather(x, jnp.arange(64))) for x in (KEYS, VALUES)
+  )
+  recent_keys, recent_values = (
+      jnp.swapaxes(gather(x, lengths[:, None] + jnp.arange(3)), 1, 2)
+      for x in (KEYS, VALUES)
+  )
+  recent_keys, recent_values = (
+      x.at[:, :, 2].set(1e4) for x in (recent_keys, recent_values)
+  )
+  last = start + lengths + 1
   found = attention.cached(
       QUERIES[rows, last],
-      KEYS[rows, last],
-      VALUES[rows, last],
-      jnp.transpose(jnp.where(beyond, 1e4, keys), (0, 2, 3, 1)),
-      jnp.swapaxes(jnp.where(beyond, 1e4, values), 1, 2),
-      positions,
+      jnp.transpose(keys, (0, 2, 3, 1)),
+      jnp.swapaxes(values, 1, 2),
+      lengths,
+      recent_keys,
+      recent_values,
+      1,
   )
   alone = jnp.sign(SEGMENTS)
   expected = attention.causal(

@@ -129,7 +129,7 @@ def test_entries_speak_of_their_own_token():
   mask[1, 3] = False
   found = _scorer()(batch, mask, ids)
   scored = np.zeros((B, T), bool)
-  prefill = jax.jit(policy.prefill)
+  prefill, weights = jax.jit(policy.prefill), policy.serving_copy(_params())
   for sequence, (row, span) in places.items():
     prompt = np.zeros((1, 9), np.int32)
     prompt[0, : LENGTHS[sequence]] = SEQUENCES[sequence]
@@ -138,7 +138,7 @@ def test_entries_speak_of_their_own_token():
       if not mask[place]:
         continue
       scored[place] = True
-      _, logits = prefill(_params(), prompt, jnp.array([index]))
+      _, logits = prefill(weights, prompt, jnp.array([index]))
       full = jax.nn.log_softmax(logits[0] / TAUS[sequence])
       np.testing.assert_allclose(
           found.logprobs[place], full[SEQUENCES[sequence][index]], atol=2e-5
@@ -232,46 +232,85 @@ def test_plain_twin_gives_inner_products_with_the_gradient(dtype, bound):
   np.testing.assert_allclose(forward(_params()), paired, rtol=bound)
 
 
+@pytest.mark.parametrize("parts", [(1, 1, 1), (2, 1)])
 @pytest.mark.parametrize(
     "dtype, config, bound",
     [("float32", CONFIG, 1e-5), ("float32", OTHER, 1e-5),
      ("bfloat16", CONFIG, 2e-3)],
     ids=["float32", "float32 untied llama3", "bfloat16"],
 )
-def test_sampler_and_trainer_agree(dtype, config, bound):
-  """prefill + insert + decode_step say what token_logprobs says.
+def test_sampler_and_trainer_agree(dtype, config, bound, parts):
+  """prefill + insert + decode + append say what token_logprobs says.
 
   Slots start at different lengths, one prompt serves two slots, one insert is
-  skipped and one slot rests beyond the capacity.
+  skipped and one slot rests; two steps go by between two appends, and the
+  cache grows.
   """
   policy = policy_lib.Policy(config, dtype)
-  params = policy.compute_copy(_params(config))
+  weights = policy.serving_copy(_params(config), parts)
   batch, _ = _rows(UNPACKED)
   expected = jax.jit(functools.partial(_score, policy))(
       _params(config), (*batch[:4], np.ones((B, T)))
   ).logprobs
   prompts = np.minimum(batch[0][:, :5], 60)
   prefilled, first = jax.jit(policy.prefill)(
-      params, prompts, jnp.array([5, 2, 3])
+      weights, prompts, jnp.array([5, 2, 3])
   )
   sequences, positions = np.array([2, 0, 0, 1]), np.array([3, 5, 5, 2])
-  cache = policy.init_cache(5, 9)
+  cache = policy.init_cache(weights, 5, 64)
   cache = jax.jit(policy_lib.insert)(
       cache, jnp.array([0, 1, 2, 3, 5]), prefilled, jnp.array([2, 0, 0, 1, 1])
   )
-  step = jax.jit(policy.decode_step)
+
+  @jax.jit
+  def step(cache, lengths, index, tokens, recent):
+    read = policy.decode(weights, cache, lengths)
+    return read(index, tokens, recent)
+
   logits = np.concatenate([first[sequences], first[:1]])
   worst = 0.0
-  for _ in range(4):
-    logprobs = jax.nn.log_softmax(logits[:4])
-    tokens = batch[0][sequences, positions]
-    found = logprobs[np.arange(4), tokens]
-    worst = max(worst, np.max(np.abs(found - expected[sequences, positions])))
-    cache, logits = step(
-        params, cache, np.append(tokens, 7), np.append(positions, 9)
-    )
-    positions = positions + 1
+  for _ in range(2):
+    lengths = np.append(positions, 9)
+    recent = policy_lib.no_recent(cache, 2)
+    for index in range(2):
+      logprobs = jax.nn.log_softmax(logits[:4])
+      tokens = batch[0][sequences, positions]
+      found = logprobs[np.arange(4), tokens]
+      difference = np.abs(found - expected[sequences, positions])
+      worst = max(worst, np.max(difference))
+      recent, logits = step(
+          cache, lengths, index, np.append(tokens, 7), recent
+      )
+      positions = positions + 1
+    cache = policy_lib.append(cache, recent, lengths)
+    cache = policy_lib.resize(cache, 128)
   assert worst <= bound, worst
+
+
+def test_capacity_changes_no_bit():
+  """A step on a larger cache, beyond what is held, gives the same logits."""
+  for dtype in ("float32", "bfloat16"):
+    policy = policy_lib.Policy(CONFIG, dtype)
+    weights = policy.serving_copy(_params())
+    prompts = np.arange(200).reshape(4, 50) % 60
+    lengths = jnp.array([50, 3, 17, 31])
+    prefilled, _ = jax.jit(policy.prefill)(weights, prompts, lengths)
+    cache = policy_lib.insert(
+        policy.init_cache(weights, 4, 64), jnp.arange(4), prefilled,
+        jnp.arange(4),
+    )
+    found = []
+    for capacity in (64, 128, 192, 512):
+      larger = policy_lib.resize(cache, capacity)
+      # What lies beyond a slot's tokens is not read.
+      larger = jax.tree.map(
+          lambda x: jnp.where(x == 0, jnp.asarray(0x4000, x.dtype), x), larger
+      )
+      read = policy.decode(weights, larger, lengths)
+      recent = policy_lib.no_recent(larger, 4)
+      found.append(np.asarray(jax.jit(read)(0, lengths, recent)[1]))
+    for other in found[1:]:
+      np.testing.assert_array_equal(found[0], other)
 
 
 def test_no_array_has_both_tokens_and_vocabulary(monkeypatch):

@@ -290,6 +290,38 @@ def test_prefixes_have_buckets_up_to_the_longest_sequence():
   assert engine.prefix_buckets((16,), 16) == (16,)
 
 
+def test_capacities_grow_by_half_or_a_third():
+  assert engine.capacities(64) == (64,)
+  assert engine.capacities(65) == (64, 128)
+  assert engine.capacities(300) == (64, 128, 192, 256, 320)
+  assert engine.capacities(1000) == (64, 128, 192, 256, 384, 512, 768, 1024)
+
+
+def test_slots_have_the_room_that_they_need(params, monkeypatch):
+  """It shrinks and grows with what is held; the tokens stay the same."""
+  sampling = dataclasses.replace(PLAIN, max_new_tokens=200)
+  late, early = requests(samples=1, lengths=(5, 5))
+  late = dataclasses.replace(late, tokens=np.tile(late.tokens, 31), drawn=150)
+  real, sizes = engine.slots_lib.decode, []
+
+  def decode(static, weights, state):
+    sizes.append(state.cache.capacity)
+    return real(static, weights, state)
+
+  monkeypatch.setattr(engine.slots_lib, "decode", decode)
+
+  def run():
+    made = engine.Engine(POLICY, params, (), sampling, SHAPES)
+    return {i: contents(x) for i, _, x in made.run([late, early])}
+
+  found = run()
+  shrunk = sizes.index(64)
+  assert sizes[0] == sizes[shrunk - 1] == 256
+  assert sizes[shrunk:] == sorted(sizes[shrunk:]) and sizes[-1] == 256
+  monkeypatch.setattr(engine, "capacities", lambda longest: (256,))
+  assert run() == found
+
+
 def test_a_response_without_room_is_refused(params):
   full = dataclasses.replace(
       requests(1, lengths=(12,))[0], drawn=PLAIN.max_new_tokens
