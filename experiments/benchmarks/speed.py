@@ -1,9 +1,10 @@
 """Measures generation and training beside peers, by turns in one run.
 
 Command: .venv/bin/python experiments/benchmarks/speed.py
-  [--only NAME ...] [--peers=DIR] [--repeats=3] [--model=PATH.gguf]
-  [--folder=runs/speed] [--list]
-Hardware: 2 CPU cores, 16 GiB of memory.
+  [--only NAME ...] [--peers=DIR] [--variants NAME ...] [--repeats=3]
+  [--model=PATH.gguf] [--folder=runs/speed] [--list]
+Hardware: 2 CPU cores; all programs of a job are in memory at once, 16 GiB for
+  generation and 24 GiB for training with --variants bfloat16.
 Expect: one JSON line per job and program: tokens/s (median), share of the
   machine's limit for that work, peak memory of the process, seconds of the
   first time (with starting, loading and compiling); then how many times each
@@ -105,8 +106,13 @@ def limit(job: turns.Job, measured: dict, parameters: int) -> float:
 def ours(place: pathlib.Path) -> turns.Program:
   """This package, with weights of a Hugging Face folder."""
   worker = str(turns.FOLDER / "worker_ours.py")
+  # As the command sets it for itself.
+  pages = "glibc.malloc.hugetlb=1"
   return turns.Program(
-      "jaxrl_llm", [sys.executable, worker, str(place)], PYTHONPATH=str(ROOT)
+      "jaxrl_llm",
+      [sys.executable, worker, str(place)],
+      PYTHONPATH=str(ROOT),
+      GLIBC_TUNABLES=pages,
   )
 
 
@@ -163,6 +169,10 @@ def main() -> int:
   parser.add_argument("--only", nargs="+", choices=JOBS)
   parser.add_argument("--list", action="store_true")
   parser.add_argument("--peers", type=pathlib.Path)
+  variants = {peer.variant for peer in PEERS}
+  parser.add_argument(
+      "--variants", nargs="+", choices=variants, default=variants
+  )
   parser.add_argument("--repeats", type=int, default=3)
   parser.add_argument("--model", type=pathlib.Path, default=MODEL)
   folder = ROOT / "runs/speed"
@@ -181,7 +191,9 @@ def main() -> int:
     programs = [package] + [
         program(peer, asked.peers, model, place)
         for peer in PEERS
-        if asked.peers and name in peer.jobs
+        if asked.peers
+        and name in peer.jobs
+        and peer.variant in asked.variants
     ]
     report(name, programs, measured, asked.repeats)
     for one in programs:

@@ -34,7 +34,7 @@ class Worker:
   """The model, its optimizer, and what was made for earlier jobs."""
 
   def __init__(self, path: str, dtype: str):
-    settings = settings_lib.ModelSettings(path, "", "", dtype, "layers")
+    settings = settings_lib.ModelSettings(path, "", "", dtype, "products")
     self._policy, self._params = policy_lib.load(path, settings)
     # Parameters, optimizer state and counters, once something is trained.
     self._held = []
