@@ -40,6 +40,10 @@ JOBS = {
     "generate 64": _GENERATE | {"prompts": 64, "slots": 64},
     "generate 8 x 8, sampled": _GENERATE
     | {"prompts": 8, "samples": 8, "slots": 64, "temperature": 1.0},
+    # The same tokens and prompts: all of one length, and spread 8 … 256.
+    "even 256": _GENERATE | {"prompts": 256, "slots": 32, "new": 132},
+    "spread 256": _GENERATE
+    | {"prompts": 256, "slots": 32, "new": 256, "shortest": 8},
     "train 8 x 256": {"work": "train", "rows": 8, "tokens": 256},
     "step 2 x 8": _GENERATE
     | {"work": "step", "prompts": 2, "samples": 8, "slots": 16},
@@ -68,7 +72,7 @@ PEERS = tuple(
     Peer(environment, dtype, jobs)
     for environment, jobs in {
         "transformers": (*_GENERATING, "train 8 x 256"),
-        "tunix": tuple(JOBS),
+        "tunix": (*_GENERATING, "train 8 x 256", "step 2 x 8"),
         "trl": ("step 2 x 8",),
     }.items()
     for dtype in ("bfloat16", "float32")

@@ -5,6 +5,7 @@ Hardware: one or two CPU cores.
 Expect: waits for jobs on its input; started by speed.py.
 """
 
+import dataclasses
 import functools
 import sys
 
@@ -72,16 +73,28 @@ class Worker:
 
   def generate(
       self, prompts: int, samples: int, slots: int, prompt: int, new: int,
-      temperature: float = 0.0, steps: int = 8,
+      temperature: float = 0.0, steps: int = 8, shortest: int = 0,
   ) -> dict[str, float]:
-    """Draws prompts × samples responses of `new` tokens each."""
+    """Draws prompts × samples responses of `new` tokens each.
+
+    With `shortest`, those of a prompt have a limit between it and `new`, the
+    limits of all prompts evenly spread and in random order.
+    """
     engine = self._kept_engine(slots, prompt, new, steps)
     requests = self._requests(prompts, samples, prompt, temperature)
+    limits = np.full(prompts, new)
+    if shortest:
+      limits = np.linspace(shortest, new, prompts).astype(int)
+      limits = np.random.default_rng(0).permutation(limits)
+    requests = [
+        dataclasses.replace(request, limit=int(limit))
+        for request, limit in zip(requests, limits)
+    ]
     before = engine_lib.compilations()
     seconds = turns.timed(lambda: list(engine.run(requests)))
     return {
         "seconds": seconds,
-        "tokens": prompts * samples * new,
+        "tokens": int(samples * limits.sum()),
         "compilations": engine_lib.compilations() - before,
     }
 

@@ -176,23 +176,27 @@ class Engine:
           f"context less sampling.max_new_tokens is {limit}; raise the "
           "bucket, or lower prompts.max_tokens."
       )
-    if request.drawn >= self._max_new_tokens:
+    if request.drawn >= self._most(request):
       raise ValueError(
           f"response to prompt {index}: expected fewer than "
-          f"sampling.max_new_tokens = {self._max_new_tokens} tokens to go on "
+          f"sampling.max_new_tokens = {self._most(request)} tokens to go on "
           f"from, found {request.drawn}; generate with the settings that it "
           "was begun with."
       )
 
+  def _most(self, request):
+    """Returns the response tokens at which a response is over."""
+    return min(self._max_new_tokens, request.limit or self._max_new_tokens)
+
   def _limit(self, request):
-    """Returns the response tokens at which a response is cut."""
-    return min(self._max_new_tokens, request.drawn + self._window)
+    """Returns the response tokens at which it is cut here."""
+    return min(self._most(request), request.drawn + self._window)
 
   def _begin(self, requests, index, sample):
     """Returns a response in the making."""
     request = requests[index]
     limit = self._limit(request)
-    cut = "length" if limit == self._max_new_tokens else "window"
+    cut = "length" if limit == self._most(request) else "window"
     return responses.Running(
         index, sample, self._static.stop_ids, limit - request.drawn, cut,
         len(request.tokens),

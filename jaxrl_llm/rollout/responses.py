@@ -19,12 +19,15 @@ class Request:
     temperatures: float32 [G]; 0 takes the most likely tokens.
     drawn: last entries of `tokens` that are the response's. The next token
       is drawn with the key of the position `drawn`.
+    limit: response tokens at which each is cut, where that is before
+      sampling.max_new_tokens; 0 for no limit of its own.
   """
 
   tokens: np.ndarray
   words: np.ndarray
   temperatures: np.ndarray
   drawn: int = 0
+  limit: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Response:
     topk_ids: int32 [R, K].
     topk_logprobs: float32 [R, K].
     finish_reason: "stop" if the last token is a stop id; else "length" at
-      sampling.max_new_tokens, "window" where a window cut it before.
+      sampling.max_new_tokens or the request's limit, "window" where a window
+      cut it before.
   """
 
   tokens: np.ndarray

@@ -1,5 +1,6 @@
 """Tests of jaxrl_llm/rollout/engine.py on a tiny random model in float32."""
 
+import collections
 import dataclasses
 
 import jax
@@ -282,6 +283,25 @@ def test_a_window_as_long_as_a_response_is_none(params, window):
   assert {k: contents(x) for k, x in cut.items()} == {
       k: contents(x) for k, x in whole.items()
   }
+
+
+def test_a_request_may_have_a_limit_of_its_own(params):
+  # Slots are refilled as responses end, and each is as it is without a limit.
+  whole, wanted = answer(params, requests()), requests()
+  wanted = [
+      dataclasses.replace(request, limit=2 + i)
+      for i, request in enumerate(wanted)
+  ]
+  cut = answer(params, wanted)
+  reasons = collections.Counter()
+  for (i, j), response in cut.items():
+    np.testing.assert_array_equal(
+        response.tokens, whole[i, j].tokens[: 2 + i]
+    )
+    stopped = response.tokens[-1] in STOP_IDS
+    assert response.finish_reason == ("stop" if stopped else "length")
+    reasons[response.finish_reason] += 1
+  assert len(cut) == len(whole) and min(reasons.values()) > 5
 
 
 def test_prefixes_have_buckets_up_to_the_longest_sequence():
