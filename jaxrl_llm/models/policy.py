@@ -38,6 +38,7 @@ ModelSettings = settings_lib.ModelSettings
 TokenLogprobs = head.TokenLogprobs
 Cache = cache_lib.Cache
 Recent = cache_lib.Recent
+CACHE_BLOCK = cache_lib.BLOCK
 preset = config_lib.preset
 append = cache_lib.append
 insert = cache_lib.insert

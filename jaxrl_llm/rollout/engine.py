@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from jaxrl_llm import types
-from jaxrl_llm.models import cache as cache_lib
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.rollout import responses
 from jaxrl_llm.rollout import sampler
@@ -265,7 +264,7 @@ def capacities(longest: int) -> tuple[int, ...]:
   Args:
     longest: tokens that a slot may come to hold.
   """
-  block = cache_lib.BLOCK
+  block = policy_lib.CACHE_BLOCK
   last = -(-longest // block) * block
   sizes, size = [], block
   while size < last:
