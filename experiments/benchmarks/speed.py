@@ -173,7 +173,7 @@ def main() -> int:
   parser.add_argument("--only", nargs="+", choices=JOBS)
   parser.add_argument("--list", action="store_true")
   parser.add_argument("--peers", type=pathlib.Path)
-  variants = {peer.variant for peer in PEERS}
+  variants = sorted({peer.variant for peer in PEERS})
   parser.add_argument(
       "--variants", nargs="+", choices=variants, default=variants
   )

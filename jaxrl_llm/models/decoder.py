@@ -274,7 +274,8 @@ def serving_layers(
       return value
     made = value.shape[3:] if name == "output" else value.shape[2:]
     matrix = (value.shape[0], -1, math.prod(made))
-    return jnp.swapaxes(jnp.reshape(value.astype(dtype), matrix), 1, 2)
+    value = matmul.from_bits(value).astype(dtype)
+    return jnp.swapaxes(jnp.reshape(value, matrix), 1, 2)
 
   turned = {name: turn(name, value) for name, value in stack.items()}
   ends = list(itertools.accumulate(parts))

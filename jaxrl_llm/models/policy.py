@@ -257,7 +257,7 @@ class Policy:
     """Rounds and lays out the weights for `prefill` and `decode`.
 
     Args:
-      params: masters.
+      params: masters or compute_copy.
       parts: layers of each part (see decoder.serve); None takes one layer
         each on CPUs and one part elsewhere.
 
@@ -268,8 +268,9 @@ class Policy:
     if parts is None:
       layers_ = self.config.layers
       parts = (1,) * layers_ if jax.default_backend() == "cpu" else (layers_,)
+    embedding = matmul.from_bits(params["embedding"]).astype(self._dtype)
     return {
-        "embedding": matmul.to_bits(params["embedding"].astype(self._dtype)),
+        "embedding": matmul.to_bits(embedding),
         "parts": decoder.serving_layers(params["layers"], self._dtype, parts),
         "final_norm": params["final_norm"],
         "head": self._head(params).astype(self._dtype),

@@ -61,7 +61,7 @@ class Engine:
 
     Args:
       policy: the network.
-      params: masters.
+      params: masters or a compute copy.
       stop_ids: ids that end a response; none is ever forced.
       sampling: truncation, response limit and recorded top-K; each request
         brings its own temperatures.

@@ -64,15 +64,7 @@ def validation_loss(
     weights: Array,
 ) -> Array:
   """Returns −Σ w_t log π(y_t) over a micro-batch."""
-  scored = policy.token_logprobs(
-      params,
-      batch.tokens,
-      batch.segment_ids,
-      batch.parent_ids,
-      batch.positions,
-      batch.temperatures,
-      batch.terms.mask,
-  )
+  scored = step.token_logprobs(policy, params, batch)
   mask = batch.terms.mask
   return -jnp.sum(scored.logprobs * masked.fill(weights, mask))
 

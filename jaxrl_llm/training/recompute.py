@@ -12,6 +12,7 @@ from jaxrl_llm.data import packing
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import scoring
+from jaxrl_llm.training import step
 
 # Mean distance in nats between two engines that run the same weights; further
 # apart, the records are another policy's, or their log-probs are shifted.
@@ -50,10 +51,12 @@ def logprobs(
         f" is {policy.config.context_length}; delete its row, or choose the"
         " model that drew it."
     )
-  score = jax.jit(
-      functools.partial(_score, policy),
-      out_shardings=sharding_lib.replicated(mesh),
-  )
+
+  @functools.partial(jax.jit, out_shardings=sharding_lib.replicated(mesh))
+  def score(params, batch):
+    scored = step.token_logprobs(policy, params, batch)
+    return {"logprobs": scored.logprobs}
+
   with jax.set_mesh(mesh):
     found = scoring.over_rows(
         functools.partial(score, params),
@@ -109,19 +112,3 @@ def compare(
       f" {TOLERANCE}; {hint}. Correct the dump or the configuration, or leave"
       " drawn_by_model unset."
   )
-
-
-def _score(
-    policy: policy_lib.Policy, params: types.PyTree, batch: types.Batch
-) -> dict[str, jax.Array]:
-  """Scores the trained tokens of a micro-batch."""
-  scored = policy.token_logprobs(
-      params,
-      batch.tokens,
-      batch.segment_ids,
-      batch.parent_ids,
-      batch.positions,
-      batch.temperatures,
-      batch.terms.mask,
-  )
-  return {"logprobs": scored.logprobs}

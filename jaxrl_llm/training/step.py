@@ -70,10 +70,10 @@ class Steps:
   update: Callable
 
 
-def _scores(
+def token_logprobs(
     policy: policy_lib.Policy, params: PyTree, batch: types.Batch, **asked
 ) -> policy_lib.TokenLogprobs:
-  """Scores the trained tokens of a micro-batch."""
+  """Scores the trained tokens of a micro-batch; see Policy.token_logprobs."""
   return policy.token_logprobs(
       params,
       batch.tokens,
@@ -99,7 +99,7 @@ def live_terms(
   """
   needs = objective.requirements(spec)
   wants_topk = bool(needs.behavior_topk or needs.proximal_topk)
-  scored = _scores(
+  scored = token_logprobs(
       policy,
       params,
       batch,
@@ -160,7 +160,7 @@ def build(
     return objective.statistics(spec, terms)
 
   def score(params, batch, topk):
-    return _scores(policy, params, batch, topk=topk)
+    return token_logprobs(policy, params, batch, topk=topk)
 
   def start_sums(params, batch):
     return _zeros(jax.eval_shape(sums_of, params, batch))

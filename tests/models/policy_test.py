@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -291,7 +292,9 @@ def test_capacity_changes_no_bit():
   """A step on a larger cache, beyond what is held, gives the same logits."""
   for dtype in ("float32", "bfloat16"):
     policy = policy_lib.Policy(CONFIG, dtype)
-    weights = policy.serving_copy(_params())
+    # A copy of a copy is laid out as one of the masters is.
+    weights = policy.serving_copy(policy.compute_copy(_params()))
+    chex.assert_trees_all_equal(weights, policy.serving_copy(_params()))
     prompts = np.arange(200).reshape(4, 50) % 60
     lengths = jnp.array([50, 3, 17, 31])
     prefilled, _ = jax.jit(policy.prefill)(weights, prompts, lengths)

@@ -275,3 +275,19 @@ class TestRecord:
     record.agree(config, ("generation",), tmp_path)
     config.train.epochs = 7
     record.agree(config, ("generation", "train"), tmp_path)
+
+
+def test_a_program_starts_anew_with_huge_pages_once(monkeypatch):
+  started = []
+  monkeypatch.setattr(door.sys, "platform", "linux")
+  monkeypatch.setattr(door.os, "execv", lambda *words: started.append(words))
+  monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
+  door._take_huge_pages()
+  assert started == [(sys.executable, sys.orig_argv)]
+  expected = "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"
+  assert door.os.environ["GLIBC_TUNABLES"] == expected
+  door._take_huge_pages()
+  assert len(started) == 1
+  monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+  door._take_huge_pages()
+  assert len(started) == 1
