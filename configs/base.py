@@ -92,7 +92,7 @@ def get_config() -> ml_collections.ConfigDict:
   # Padded prompt lengths, in tokens, that are compiled; ascending.
   config.generation.prompt_buckets = (64, 128)
   # Tokens decoded between two refills of finished slots.
-  config.generation.steps_per_call = 4
+  config.generation.steps_per_call = 8
   # Records of one shard, the unit of generation and of resuming.
   config.generation.records_per_shard = 64
   # New tokens of a response in a round at most; a longer one goes on in the

@@ -17,9 +17,9 @@ from jaxrl_llm.models import matmul
 
 Array = types.Array
 
-# Longest row whose whole [T, T] score matrix is kept; beyond it, memory grows
-# linearly with T, in blocks of this many queries.
-QUERY_BLOCK = 512
+# Longest row whose whole [T, T] score matrix is held; of a longer one, a matrix
+# of this many queries and keys, so memory grows linearly with T.
+BLOCK = 256
 # Name of what the backward pass of `causal` reads, for jax.checkpoint.
 KEPT = "attention"
 # Finite, so that a row without any allowed key gives a mean and not a NaN.
@@ -54,17 +54,21 @@ def causal(
     float32 [B, T, N, H]; on padding, anything finite.
   """
   rows, tokens, heads, head_dim = queries.shape
-  blocks = -(-tokens // QUERY_BLOCK)
+  blocks = -(-tokens // BLOCK)
   block = -(-tokens // blocks)
-  padding = ((0, 0), (0, blocks * block - tokens), (0, 0), (0, 0))
+  # What is added is padding, as a row's own.
+  fill = lambda x: jnp.pad(
+      x, ((0, 0), (0, blocks * block - tokens)) + ((0, 0),) * (x.ndim - 2)
+  )
+  queries, keys, values = map(fill, (queries, keys, values))
   grouped = (rows, blocks * block, keys.shape[2], -1, head_dim)
-  queries = jnp.reshape(jnp.pad(queries, padding), grouped)
+  queries = jnp.reshape(queries, grouped)
   attend = _causal_forward if plain else _causal
   outputs, _ = attend(
       jnp.transpose(queries, (0, 2, 3, 1, 4)),
       jnp.swapaxes(keys, 1, 2),
       jnp.swapaxes(values, 1, 2),
-      (segment_ids, parent_ids),
+      (fill(segment_ids), fill(parent_ids)),
       dtype,
       block,
   )
@@ -72,8 +76,11 @@ def causal(
   return jnp.reshape(outputs, (rows, tokens, heads, head_dim))
 
 
-# From here on, queries are [B, K, G, T', H] and keys [B, K, T, H]; in a product
-# the queries of a block and the heads of a group are one axis, G · block.
+# From here on, queries are [B, K, G, T', H] and keys [B, K, T', H]; in a
+# product the queries of a block and the heads of a group are one axis,
+# G · block. Of several blocks, each pair of queries and of keys that are not
+# all later is a step of a scan, so half of [T', T'] is computed and a block of
+# it held.
 
 
 def _merge(part):
@@ -81,23 +88,46 @@ def _merge(part):
   return jnp.reshape(part, (*part.shape[:2], -1, *part.shape[4:]))
 
 
-def _scores(queries, keys, ids, start, block):
-  """Returns masked, scaled scores [B, K, G · block, T] of one query block."""
+def _over_pairs(add, sums, blocks):
+  """Applies `add`(sums, pair) to each pair of blocks, (queries, keys)."""
+  pairs = [(query, key) for query in range(blocks) for key in range(query + 1)]
+  step = lambda sums, pair: (add(sums, pair), None)
+  return jax.lax.scan(step, sums, jnp.asarray(pairs, jnp.int32))[0]
+
+
+def _of_block(array, number, block, axis):
+  return jax.lax.dynamic_slice_in_dim(array, number * block, block, axis)
+
+
+def _put_block(array, part, number, block, axis):
+  shape = (*array.shape[:axis], block, *array.shape[axis + 1 :])
+  return jax.lax.dynamic_update_slice_in_dim(
+      array, jnp.reshape(part, shape), number * block, axis
+  )
+
+
+def _add_block(array, part, number, block, axis):
+  held = _of_block(array, number, block, axis)
+  return _put_block(
+      array, held + jnp.reshape(part, held.shape), number, block, axis
+  )
+
+
+def _scores(queries, keys, ids, pair, block):
+  """Returns masked, scaled scores [B, K, G · block, block] of a pair."""
   # Tied to the queries, or the scan over layers makes the masks of all blocks
   # beforehand, [T, T] for every head.
-  queries, ids, start = jax.lax.optimization_barrier((queries, ids, start))
+  queries, ids, pair = jax.lax.optimization_barrier((queries, ids, pair))
   scores = matmul.einsum("bkqh,bksh->bkqs", queries, keys)
   scores *= queries.shape[-1] ** -0.5
-  # Queries added to fill the last block read segment T - 1 and are dropped.
-  tokens = keys.shape[2]
-  index = start + jnp.arange(block)
+  place = jnp.arange(block)
+  later = pair[0] * block + place[:, None] < pair[1] * block + place
   own, parent = (
-      jnp.take(x, index, axis=1, mode="clip")[:, :, None] for x in ids
+      _of_block(x, pair[0], block, 1)[:, :, None] for x in ids
   )
-  segments = ids[0][:, None, :]
-  allowed = index[:, None] >= jnp.arange(tokens)[None, :]
-  allowed &= (own == segments) | (parent == segments)
-  split = jnp.reshape(scores, (*scores.shape[:2], -1, block, tokens))
+  segments = _of_block(ids[0], pair[1], block, 1)[:, None, :]
+  allowed = ((own == segments) | (parent == segments)) & ~later
+  split = jnp.reshape(scores, (*scores.shape[:2], -1, block, block))
   split = jnp.where(allowed[:, None, None], split, _MASKED)
   return jnp.reshape(split, scores.shape)
 
@@ -106,38 +136,52 @@ def _causal_forward(queries, keys, values, ids, dtype, block):
   """Returns outputs like queries and log-sums [B, K, G, T'], float32."""
   # Nothing here may become bits: they have no derivative.
   keys, values = (matmul.row_major(x.astype(dtype)) for x in (keys, values))
-  shape = (*queries.shape[:3], block)
+  blocks = queries.shape[3] // block
+  if blocks > 1:
+    return _forward_pairs(queries, keys, values, ids, dtype, block)
+  scores = _scores(_merge(queries).astype(dtype), keys, ids, (0, 0), block)
+  # The maximum cancels from the softmax; so it needs no derivative.
+  peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+  weights = jnp.exp(scores - peak)
+  total = jnp.sum(weights, axis=-1, keepdims=True)
+  outputs = matmul.einsum(
+      "bkqs,bksh->bkqh", (weights / total).astype(dtype), values
+  )
+  log_sums = (peak + jnp.log(total))[..., 0]
+  return (
+      jnp.reshape(outputs, queries.shape),
+      jnp.reshape(log_sums, queries.shape[:-1]),
+  )
 
-  def attend(start):
-    part = jax.lax.dynamic_slice_in_dim(queries, start, block, axis=3)
-    part = _merge(part).astype(dtype)
-    scores = _scores(part, keys, ids, start, block)
-    # The maximum cancels from the softmax; so it needs no derivative.
-    peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    weights = jnp.exp(scores - peak)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    outputs = matmul.einsum(
-        "bkqs,bksh->bkqh", (weights / total).astype(dtype), values
+
+def _forward_pairs(queries, keys, values, ids, dtype, block):
+  """Sums over pairs of blocks (arXiv 2205.14135, algorithm 1)."""
+
+  def add(sums, pair):
+    query, peak, total, outputs = (
+        _merge(_of_block(x, pair[0], block, 3)) for x in (queries, *sums)
     )
-    log_sums = (peak + jnp.log(total))[..., 0]
-    return (
-        jnp.reshape(outputs, (*shape, -1)), jnp.reshape(log_sums, shape)
+    key, value = (_of_block(x, pair[1], block, 2) for x in (keys, values))
+    scores = _scores(query.astype(dtype), key, ids, pair, block)
+    # The maxima cancel from the softmax; so they need no derivative.
+    largest = jnp.max(scores, axis=-1)
+    risen = jax.lax.stop_gradient(jnp.maximum(peak, largest))
+    shrunk = jnp.exp(peak - risen)
+    weights = jnp.exp(scores - risen[..., None])
+    total = total * shrunk + jnp.sum(weights, axis=-1)
+    outputs *= shrunk[..., None]
+    outputs += matmul.einsum("bkqs,bksh->bkqh", weights.astype(dtype), value)
+    return tuple(
+        _put_block(whole, part, pair[0], block, 3)
+        for whole, part in zip(sums, (risen, total, outputs), strict=True)
     )
 
-  return _over_blocks(attend, queries.shape[3], block)
-
-
-def _over_blocks(attend, tokens, block):
-  """Joins what `attend` gives for each block along the axis of T'."""
-  if tokens == block:
-    return attend(0)
-
-  def join(parts):
-    parts = jnp.moveaxis(parts, 0, 3)
-    return jnp.reshape(parts, (*parts.shape[:3], tokens, *parts.shape[5:]))
-
-  starts = jnp.arange(0, tokens, block)
-  return jax.tree.map(join, jax.lax.map(attend, starts))
+  zeros = jnp.zeros(queries.shape, matmul.sum_dtype(dtype))
+  peaks = jnp.full_like(zeros[..., 0], _MASKED)
+  start = (peaks, jnp.zeros_like(peaks), zeros)
+  blocks = queries.shape[3] // block
+  peaks, totals, outputs = _over_pairs(add, start, blocks)
+  return outputs / totals[..., None], peaks + jnp.log(totals)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -153,42 +197,50 @@ def _causal_fwd(queries, keys, values, ids, dtype, block):
 
 
 def _causal_bwd(dtype, block, residuals, cotangents):
-  """Recomputes the scores block by block (arXiv 2205.14135, algorithm 4)."""
+  """Recomputes the scores pair by pair (arXiv 2205.14135, algorithm 4)."""
   (queries, *keys_values), ids, results = residuals
   keys, values = (
       matmul.row_major(matmul.from_bits(x)) for x in keys_values
   )
   scale = keys.shape[-1] ** -0.5
+  inner = jnp.sum(cotangents[0] * results[0], axis=-1)
 
-  def attend(sums, start):
-    query, given, outputs, log_sums = (
-        _merge(jax.lax.dynamic_slice_in_dim(x, start, block, axis=3))
-        for x in (queries, cotangents[0], *results)
+  def of_pair(pair):
+    """Returns what queries, keys and values of a pair of blocks receive."""
+    query, given, log_sums, shift = (
+        _merge(_of_block(x, pair[0], block, 3))
+        for x in (queries, cotangents[0], results[1], inner)
     )
+    key, value = (_of_block(x, pair[1], block, 2) for x in (keys, values))
     query = matmul.from_bits(query)
-    scores = _scores(query, keys, ids, start, block)
+    scores = _scores(query, key, ids, pair, block)
     weights = jnp.exp(scores - log_sums[..., None])
-    inner = jnp.sum(given * outputs, axis=-1, keepdims=True)
     given = given.astype(dtype)
-    to_weights = matmul.einsum("bkqh,bksh->bkqs", given, values)
-    to_scores = (weights * (to_weights - inner) * scale).astype(dtype)
-    weights = weights.astype(dtype)
-    to_keys, to_values = sums
-    to_keys += _over_queries(to_scores, query)
-    to_values += _over_queries(weights, given)
-    to_queries = matmul.einsum("bkqs,bksh->bkqh", to_scores, keys)
-    shape = (*queries.shape[:3], block, -1)
-    return (to_keys, to_values), jnp.reshape(to_queries, shape)
+    to_weights = matmul.einsum("bkqh,bksh->bkqs", given, value)
+    to_scores = weights * (to_weights - shift[..., None]) * scale
+    to_scores = to_scores.astype(dtype)
+    return (
+        matmul.einsum("bkqs,bksh->bkqh", to_scores, key),
+        _over_queries(to_scores, query),
+        _over_queries(weights.astype(dtype), given),
+    )
 
-  zeros = jnp.zeros(keys.shape, matmul.sum_dtype(dtype))
   if queries.shape[3] == block:
-    sums, to_queries = attend((zeros, zeros), 0)
-  else:
-    starts = jnp.arange(0, queries.shape[3], block)
-    sums, to_queries = jax.lax.scan(attend, (zeros, zeros), starts)
-    to_queries = jnp.moveaxis(to_queries, 0, 3)
-    to_queries = jnp.reshape(to_queries, queries.shape)
-  return to_queries, *sums, None
+    to_queries, *sums = of_pair((0, 0))
+    return jnp.reshape(to_queries, queries.shape), *sums, None
+
+  def add(sums, pair):
+    places = ((pair[0], 3), (pair[1], 2), (pair[1], 2))
+    return tuple(
+        _add_block(whole, part, number, block, axis)
+        for whole, part, (number, axis) in zip(sums, of_pair(pair), places)
+    )
+
+  zeros = tuple(
+      jnp.zeros(x.shape, matmul.sum_dtype(dtype))
+      for x in (queries, keys, values)
+  )
+  return *_over_pairs(add, zeros, queries.shape[3] // block), None
 
 
 def _over_queries(weights, rows):

@@ -42,7 +42,7 @@ class GenerationSettings:
   slots: int = 32
   prefill_rows: int = 8
   prompt_buckets: tuple[int, ...] = (64, 128)
-  steps_per_call: int = 4
+  steps_per_call: int = 8
   records_per_shard: int = 64
   window: int = 0
 

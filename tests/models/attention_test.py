@@ -49,7 +49,7 @@ def _pull(function):
 @pytest.mark.parametrize("block", [512, 4])
 def test_value_and_gradient_equal_the_full_softmax(block):
   """Block 4 of 11 tokens: three blocks of 4, the last with one added query."""
-  with mock.patch.object(attention, "QUERY_BLOCK", block):
+  with mock.patch.object(attention, "BLOCK", block):
     found = jax.jit(lambda: _pull(_causal))()
   for ours, full in zip(found, jax.jit(lambda: _pull(_full))(), strict=True):
     np.testing.assert_allclose(ours, full, atol=3e-6)
@@ -63,7 +63,7 @@ def test_value_and_gradient_equal_the_full_softmax(block):
 def test_plain_twin_is_differentiable_forward(block, dtype, bound):
   # Along the gradients, so that no inner product is a small difference.
   _, *tangents = jax.jit(lambda: _pull(_full))()
-  with mock.patch.object(attention, "QUERY_BLOCK", block):
+  with mock.patch.object(attention, "BLOCK", block):
     value, push = jax.linearize(
         jax.jit(lambda *x: _causal(*x, dtype, plain=True)),
         QUERIES, KEYS, VALUES,
@@ -153,5 +153,5 @@ def test_a_scan_over_layers_keeps_no_mask_of_all_blocks():
     compiled = jax.jit(jax.grad(loss)).lower(inputs).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
-  with mock.patch.object(attention, "QUERY_BLOCK", 8):
+  with mock.patch.object(attention, "BLOCK", 64):
     assert temporary_bytes(4096) < 2.5 * temporary_bytes(2048)
