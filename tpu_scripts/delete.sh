@@ -25,7 +25,7 @@ while :; do
   queued=$(field queued-resources state.state) || exit 1
   node=$(field tpu-vm state) || exit 1
   [ "$queued/$node" != NOT_FOUND/NOT_FOUND ] || break
-  if [ "$SECONDS" -ge "$deadline" ]; then
+  if [ -n "$again" ] && [ "$SECONDS" -ge "$deadline" ]; then
     say "after $TPU_DELETE_S s the queued resource $TPU_NAME is $queued and" \
       "its node $node, AND MAY COST; run this again. ${error:-}"
     exit 1

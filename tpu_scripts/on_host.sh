@@ -10,6 +10,7 @@ set -euo pipefail
 
 root=$HOME/jaxrl_llm
 checkout=$(cd "$(dirname "$0")/.." && pwd -P)
+script=$checkout/tpu_scripts/on_host.sh
 mkdir -p "$root/jobs"
 
 refuse() {
@@ -37,7 +38,7 @@ make_environment() {
 setup() {
   local python version wanted
   cd "$root"
-  wanted=$(cat "$checkout"/tests/lock-*.txt "$checkout/setup.py" "$0" |
+  wanted=$(cat "$checkout"/tests/lock-*.txt "$checkout/setup.py" "$script" |
     sha256sum)
   if [ "$(cat .venv/stamp 2> /dev/null)" != "$wanted" ]; then
     ! running || refuse "the environment changes and a command runs;" \
@@ -77,7 +78,7 @@ start() {
   : > "$folder/log"
   exec 9> "$root/jobs/lock"
   flock -w 5 9 || refuse "another command started just now"
-  setsid bash "$0" work "$folder" "$@" > /dev/null 2>&1 < /dev/null &
+  setsid bash "$script" work "$folder" "$@" > /dev/null 2>&1 < /dev/null &
   echo $! > "$folder/pid"
   ln -sfn "$token" "$root/jobs/last.new"
   mv -T "$root/jobs/last.new" "$root/jobs/last"

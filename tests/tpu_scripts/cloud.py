@@ -1,4 +1,3 @@
-#!/usr/bin/env -S python3 -SE
 """A stand-in for gcloud: records calls, plays a small cloud, and its failures.
 
 The folder $CLOUD holds plan.json (what to play), calls.jsonl (an argument list
@@ -113,12 +112,14 @@ def ssh():
   )
   # A following is cut after some lines as often as the plan says.
   cut = play(f"cuts_{worker}") if "on_host.sh follow" in command else None
-  for number, line in enumerate(process.stdout, 1):
+  lines = 0
+  while lines != cut and (line := process.stdout.readline()):
     sys.stdout.write(line)
     sys.stdout.flush()
-    if number == cut:
-      process.send_signal(signal.SIGKILL)
-      end(1, UNREACHABLE)
+    lines += 1
+  if lines == cut:
+    process.send_signal(signal.SIGKILL)
+    end(1, UNREACHABLE)
   end(process.wait())
 
 

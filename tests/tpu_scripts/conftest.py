@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
@@ -28,16 +29,22 @@ class Cloud:
   def __init__(self, folder: pathlib.Path):
     self.folder = folder / "cloud"
     self.checkout = folder / "checkout"
+    if self.folder.exists():
+      return
     for path in ("bin", "host_bin"):
       (self.folder / path).mkdir(parents=True)
-    (self.folder / "bin/gcloud").symlink_to(STAND_IN)
+    gcloud = self.folder / "bin/gcloud"
+    gcloud.write_text(f"#!{sys.executable} -SE\n{STAND_IN.read_text()}")
+    gcloud.chmod(0o755)
     python = self.folder / "host_bin/python3.13"
     python.write_text(HOST_PYTHON)
     python.chmod(0o755)
     self.plan()
 
   def plan(self, **entries):
-    """Sets what the stand-in plays."""
+    """Sets what the stand-in plays, from the start."""
+    for counter in self.folder.glob("played_*"):
+      counter.unlink()
     (self.folder / "plan.json").write_text(json.dumps(entries))
 
   def start(self, script: str, *arguments: str, **settings: str):
@@ -101,10 +108,9 @@ def cloud(tmp_path) -> Cloud:
   return Cloud(tmp_path)
 
 
-@pytest.fixture
-def slice_(tmp_path) -> Cloud:
-  """A cloud with a READY slice of two hosts and a checkout to copy there."""
-  made = Cloud(tmp_path)
+def make_slice(folder: pathlib.Path) -> Cloud:
+  """Makes a READY slice of two hosts and a checkout to copy there."""
+  made = Cloud(folder)
   for name in ("queued", "node"):
     (made.folder / name).touch()
   shutil.copytree(ROOT / "tpu_scripts", made.checkout / "tpu_scripts")
@@ -117,9 +123,24 @@ def slice_(tmp_path) -> Cloud:
 
 
 @pytest.fixture
-def ready(slice_) -> Cloud:
-  """The slice, set up; what was called for that is forgotten."""
-  code, _, error = slice_.run("setup.sh")
+def slice_(tmp_path) -> Cloud:
+  """A READY slice of two hosts and a checkout to copy there."""
+  return make_slice(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def set_up(tmp_path_factory) -> pathlib.Path:
+  """A folder with a slice that is set up."""
+  folder = tmp_path_factory.mktemp("set_up")
+  made = make_slice(folder)
+  code, _, error = made.run("setup.sh")
   assert code == 0, error
-  (slice_.folder / "calls.jsonl").unlink()
-  return slice_
+  (made.folder / "calls.jsonl").unlink()
+  return folder
+
+
+@pytest.fixture
+def ready(set_up, tmp_path) -> Cloud:
+  """A slice that is set up, with no calls so far."""
+  shutil.copytree(set_up, tmp_path, symlinks=True, dirs_exist_ok=True)
+  return Cloud(tmp_path)

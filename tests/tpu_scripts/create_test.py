@@ -1,5 +1,6 @@
 """create.sh and delete.sh, against a stand-in for gcloud."""
 
+import shutil
 import signal
 import time
 
@@ -171,8 +172,12 @@ def test_wrong_argument_is_one_line(cloud, flags, settings, words):
 
 
 def test_missing_gcloud_is_one_line(cloud):
-  (cloud.folder / "bin/gcloud").unlink()
-  code, _, error = cloud.run("create.sh", *SLICE)
+  # A gcloud of the machine must be out of reach too.
+  tools = cloud.folder / "tools"
+  tools.mkdir()
+  for tool in ("bash", "basename", "dirname", "timeout"):
+    (tools / tool).symlink_to(shutil.which(tool))
+  code, _, error = cloud.run("create.sh", *SLICE, PATH=str(tools))
   assert code == 2
   assert error == (
       "create.sh: expected gcloud on the PATH, found none; install it.\n"
@@ -216,4 +221,4 @@ def test_deletion_that_never_works_ends_and_says_what_is_left(cloud):
   assert code == 1
   assert "the queued resource my-first is ACTIVE" in error
   assert "AND MAY COST; run this again. ERROR: (gcloud) INTERNAL" in error
-  assert 2 <= len(cloud.calls("delete")) <= 10
+  assert 1 <= len(cloud.calls("delete")) <= 10
