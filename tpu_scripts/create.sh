@@ -44,6 +44,7 @@ clean_up() {
   local code=$?
   trap - EXIT
   trap '' INT TERM HUP
+  [ -z "$sleeper" ] || kill "$sleeper" 2> /dev/null || true
   if [ "$code" != 0 ] && [ -n "$ours" ]; then
     if [ -n "$keep" ]; then
       say "$TPU_NAME is kept, and may cost; end it with delete.sh."

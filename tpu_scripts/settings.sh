@@ -63,10 +63,13 @@ tpus() {
 
 last_error() { grep -v '^ *$' "$error_file" | tail -n 1; }
 
-# Waits so that a signal is handled at once.
+# Waits so that a signal is handled at once; a trap then ends `sleeper`.
+sleeper=""
 pause() {
   sleep "$1" > /dev/null 2>&1 &
-  wait $!
+  sleeper=$!
+  wait "$sleeper"
+  sleeper=""
 }
 
 # Prints a field of a queued resource or node, NOT_FOUND where there is none.

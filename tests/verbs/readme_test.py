@@ -41,7 +41,7 @@ def test_table_is_that_of_the_code(name):
 
 def test_paths_named_in_the_readme_exist():
   text = README.read_text(encoding="utf-8")
-  folders = "jaxrl_llm|configs|experiments|tests"
+  folders = "jaxrl_llm|configs|experiments|tests|tpu_scripts"
   named = re.findall(rf"`((?:{folders})/[\w./]*)`", text)
   assert named
   assert [path for path in named if not (ROOT / path).exists()] == []
