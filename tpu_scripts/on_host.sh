@@ -47,7 +47,7 @@ setup() {
     python=$root/.venv/bin/python
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     "$python" -m pip install --quiet \
-      -c "$checkout/tests/lock-$version.txt" "${checkout}[tpu]"
+      -c "$checkout/tests/lock-$version.txt" "${checkout}[tpu,gguf]"
     # The stamp comes last and by rename: without it .venv is made again.
     echo "$wanted" > .venv/stamp.new
     mv .venv/stamp.new .venv/stamp

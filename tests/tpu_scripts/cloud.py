@@ -106,6 +106,16 @@ def ssh():
       "HOME": str(home),
       "PATH": f"{CLOUD / 'host_bin'}:/usr/bin:/bin",
   }
+  # gcloud repeats a command whose connection broke, as it stands.
+  if PLAN.get("repeats"):
+    repeated = subprocess.Popen(
+        ["bash", "-c", command], cwd=home, env=environment,
+        stdout=subprocess.PIPE, text=True,
+    )
+    sys.stdout.write(repeated.stdout.readline())
+    repeated.send_signal(signal.SIGKILL)
+    if "on_host.sh start" in command:
+      repeated.stdout.read()
   process = subprocess.Popen(
       ["bash", "-c", command], cwd=home, env=environment,
       stdout=subprocess.PIPE, text=True,

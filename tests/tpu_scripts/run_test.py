@@ -67,7 +67,7 @@ def test_setup_copies_the_commit_and_makes_the_environment(slice_):
     checkout = home / commit
     assert (home.parent / "installed").read_text() == (
         f"-m pip install --quiet -c {checkout}/tests/lock-3.13.txt"
-        f" {checkout}[tpu]\n"
+        f" {checkout}[tpu,gguf]\n"
     )
   calls = [call[:-1] for call in slice_.calls("ssh")]
   assert sorted(calls) == [
@@ -155,6 +155,16 @@ def test_command_outlives_the_connection_and_each_line_comes_once(ready):
     assert by_host(output, host) == lines
   assert len(verb_calls(ready, "start")) == 2
   assert len(verb_calls(ready, "follow")) == 1 + 4
+
+
+def test_command_that_gcloud_repeats_is_started_once(ready):
+  ready.plan(repeats=True)
+  once = "echo up; echo x >> ~/starts; sleep 0.3; echo down"
+  code, output, error = ready.run("run.sh", "--", "bash", "-c", once)
+  assert code == 0, error
+  for host in range(2):
+    assert by_host(output, host) == ["up", "down"]
+    assert (ready.home(host) / "starts").read_text() == "x\n"
 
 
 def test_host_that_is_down_is_one_line_and_nothing_starts(ready):
