@@ -33,12 +33,13 @@ def get_config() -> ml_collections.ConfigDict:
   config.generation.records_per_shard = 256
   config.generation.slots = 64
   config.generation.prompt_buckets = (56,)
+  config.generation.steps_per_call = 7
   # One step of Adam moves a small model's log-probs past the default bounds of
   # 0.025 and 0.05 nats, which would cut most of what follows it.
   config.objective.log_clip_low = 0.2
   config.objective.log_clip_high = 0.2
   config.train.groups_per_minibatch = 16
-  config.train.rows_per_microbatch = 3
+  config.train.rows_per_microbatch = 4
   config.train.tokens_per_row = 320
   config.train.learning_rate = 1e-5
   config.train.checkpoints_kept = 1

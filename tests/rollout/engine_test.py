@@ -260,15 +260,36 @@ def test_a_window_ends_with_the_response(params):
       assert found[number, 0].finish_reason == ("stop" if stopped else cut)
 
 
-def test_nothing_is_decoded_beyond_a_window(params, monkeypatch):
-  real, steps = engine.slots_lib.decode, []
+@pytest.fixture
+def steps(monkeypatch):
+  """Decoding steps of each call from now on."""
+  real, counted = engine.slots_lib.decode, []
 
   def decode(*arguments):
     state, taken, draws = real(*arguments)
-    steps.append(int(taken))
+    counted.append(int(taken))
     return state, taken, draws
 
   monkeypatch.setattr(engine.slots_lib, "decode", decode)
+  return counted
+
+
+def test_slots_are_refilled_while_others_decode(params, steps):
+  limits = np.random.default_rng(0).permutation(np.linspace(4, 40, 96))
+  wanted = [
+      dataclasses.replace(request, limit=int(limit))
+      for request, limit in zip(requests(1, lengths=(8,) * 96), limits)
+  ]
+  sampling = dataclasses.replace(PLAIN, max_new_tokens=40)
+  made = engine.Engine(POLICY, params, (), sampling, SHAPES)
+  drawn = sum(len(response.tokens) for *_, response in made.run(wanted))
+  assert drawn == sum(map(int, limits))
+  # Waves of 8 responses, each as long as its longest, would take 431.
+  assert drawn / SHAPES.slots == 258.125
+  assert sum(steps) < 1.15 * drawn / SHAPES.slots
+
+
+def test_nothing_is_decoded_beyond_a_window(params, steps):
   shapes = dataclasses.replace(SHAPES, steps_per_call=8)
   made = engine.Engine(POLICY, params, STOP_IDS, PLAIN, shapes, window=3)
   assert len(list(made.run(requests(samples=1)))) == len(LENGTHS)
