@@ -17,6 +17,7 @@ from jaxrl_llm.losses import corrections
 from jaxrl_llm.losses import description
 from jaxrl_llm.losses import diagnostics
 from jaxrl_llm.losses import masked
+from jaxrl_llm.losses import positions
 from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.losses import tokens as tokens_lib
@@ -306,6 +307,13 @@ def token_losses(
   Returns:
     (losses [B, T], metrics); 0 where masked or rejected.
   """
+  return _token_losses(spec, terms, statistics)[:2]
+
+
+def _token_losses(
+    spec: Spec, terms: types.Terms, statistics: Any
+) -> tuple[Array, dict[str, Any], positions.Seen]:
+  """`token_losses`, and what the diagnostics by position read."""
   spec = spec_lib.with_controls(spec, terms.controls)
   terms = tokens_lib.with_proximal(spec, tokens_lib.selected(spec, terms))
   tokens = tokens_lib.view(spec, terms)
@@ -323,10 +331,11 @@ def token_losses(
   weighed = spec.surrogate.weighed(ratios, region, tokens.advantages)
   metrics = diagnostics.of_ratios(log_ratios, weighed, exempt, tokens)
   metrics |= compared
+  factors = spec.surrogate.factors(weighed)
   if spec.choice("weight") != "none":
     log_weights = tokens_lib.correction_logs(spec, tokens)
     weights = spec.weight(log_weights, tokens.layout)
-    losses = losses * weights
+    losses, factors = losses * weights, factors * weights
     metrics["correction"] = types.Moments.of(weights, tokens.layout.mask)
     level = corrections.at_level(log_weights, tokens.layout, spec.weight.level)
     cut = weights < jnp.exp(level)
@@ -334,7 +343,8 @@ def token_losses(
   if spec.choice("rejection") != "none":
     rejected = ~tokens.layout.mask
     metrics["rejected"] = types.Mean.of(rejected, terms.mask)
-  return masked.fill(losses, tokens.layout.mask), metrics
+  seen = positions.Seen(tokens, log_ratios, region, factors)
+  return masked.fill(losses, tokens.layout.mask), metrics, seen
 
 
 def apply(
@@ -352,7 +362,8 @@ def apply(
     statistics: sums over the mini-batch, where required.
   """
   terms = tokens_lib.selected(spec, terms)
-  losses, metrics = token_losses(spec, terms, statistics)
+  losses, metrics, seen = _token_losses(spec, terms, statistics)
+  metrics["positions"] = positions.of_microbatch(spec, seen, weights["policy"])
   sums = {"policy": jnp.sum(losses * weights["policy"])}
   static = spec.regularizers
   numbers = spec_lib.with_controls(spec, terms.controls).regularizers

@@ -26,12 +26,16 @@ class Region:
       stands in for the ratio of a token that is not active (0 drops it).
     gates: factor of active tokens, in [0, 1].
     budget_shares: share of the prefix budget in use, or None.
+    bounds: (low, high) on the log of the ratio, nats, beyond which the region
+      cuts what moves away; scalars or [B, T], not finite where a token has
+      none. None where the region does not bound the ratio.
   """
 
   active: Array
   values: Array
   gates: Array
   budget_shares: Array | None = None
+  bounds: tuple[Array, Array] | None = None
 
   def exempting(self, exempt: Array) -> "Region":
     """The verdict with `exempt` tokens left alone at ratio 1."""
@@ -54,6 +58,13 @@ class Surrogate(parts.Part):
   ) -> Region:
     """The verdict with what the surrogate itself does to the ratio."""
     return region
+
+  def factors(self, region: Region) -> Array:
+    """float [B, T]: what multiplies A_t ∇log π_t, of a weighed verdict.
+
+    A ratio that several tokens share counts as the token's own.
+    """
+    return masked.fill(region.values * region.gates, region.active)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +125,9 @@ class LogProb(Surrogate):
   ) -> Array:
     losses = -region.gates * advantages * logprobs
     return masked.fill(losses, region.active)
+
+  def factors(self, region: Region) -> Array:
+    return masked.fill(region.gates, region.active)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,10 @@ def bounded(
     active &= ~extreme
     values = jnp.where(extreme, dual, values)
   return surrogates.Region(
-      active, jax.lax.stop_gradient(values), jnp.ones_like(ratios)
+      active,
+      jax.lax.stop_gradient(values),
+      jnp.ones_like(ratios),
+      bounds=jax.lax.stop_gradient((jnp.log(low), jnp.log(high))),
   )
 
 
@@ -148,7 +151,9 @@ class PositionClip(parts.Part):
       active &= ~extreme
       values = jnp.where(extreme, dual, values)
     values = jax.lax.stop_gradient(jnp.exp(values))
-    return surrogates.Region(active, values, jnp.ones_like(values))
+    return surrogates.Region(
+        active, values, jnp.ones_like(values), bounds=(low, high)
+    )
 
   def describe(self, r: str, anchor: str) -> str:
     text = (

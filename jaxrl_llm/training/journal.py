@@ -6,6 +6,7 @@ import dataclasses
 import jax
 
 from jaxrl_llm import types
+from jaxrl_llm.training import curves
 from jaxrl_llm.training import metrics
 
 
@@ -15,10 +16,11 @@ class Entry:
 
   Attributes:
     step: its number, counted from 1, skipped updates included.
-    sums: mergeable metric sums of the mini-batch.
+    sums: mergeable metric sums of the mini-batch, those by position among
+      them.
     outcome: scalars of the update: updates (its number among the applied),
       skipped, bad_in_a_row, grad_norm, learning_rate.
-    known: numbers that the host knew before.
+    known: numbers that the host knew before, the round among them.
     tokens: tokens trained on.
   """
 
@@ -80,6 +82,9 @@ class Journal:
     }
     values["tokens_per_second"] = self.bar.advance(entry.tokens, shown)
     self._writer.write(entry.step, "update", values)
+    place = {"round": entry.known["round"]}
+    by_position = place | curves.finish(sums["positions"])
+    self._writer.write_curves(entry.step, "positions", by_position)
     bad, update = int(outcome["bad_in_a_row"]), int(outcome["updates"])
     if bad >= self._max_bad_updates:
       raise FloatingPointError(

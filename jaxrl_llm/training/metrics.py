@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import time
+from typing import Any
 
 import jax
 from rich import progress
@@ -19,10 +20,10 @@ class MetricsWriter:
   """Appends records to metrics.jsonl and to TensorBoard event files.
 
   A record is one JSON object: `step` (updates applied or skipped when it was
-  written), `kind` (update, batch, evaluation, …) and its numbers; a number
-  that is not finite is written as null. What is said before an update bears
-  the number of that update. Opening drops every record beyond the restored
-  step, and a line that a kill cut short, so each step is there once.
+  written), `kind` (update, positions, batch, evaluation, …) and its numbers or
+  lists; a number that is not finite is written as null. What is said before an
+  update bears the number of that update. Opening drops every record beyond the
+  restored step, and a line that a kill cut short, so each step is there once.
   """
 
   def __init__(self, workdir: pathlib.Path | str, step: int, round: int = 0):
@@ -54,15 +55,26 @@ class MetricsWriter:
     """Appends one record; it is on its way to disk when this returns."""
     if not self._writes:
       return
-    record = {"step": step, "kind": kind}
-    record.update({name: _finite(value) for name, value in values.items()})
-    self._file.write(json.dumps(record) + "\n")
-    self._file.flush()
+    self._append(step, kind, values)
     for name, value in values.items():
       if isinstance(value, (int, float)) and math.isfinite(value):
         scalar = summary.scalar(f"{kind}/{name}", value)
         self._add(step, summary=scalar)
     self._board.flush()
+
+  def write_curves(
+      self, step: int, kind: str, values: Mapping[str, Any]
+  ) -> None:
+    """Appends one record that holds lists; TensorBoard gets nothing of it."""
+    if self._writes:
+      self._append(step, kind, values)
+
+  def _append(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
+    """Appends a line to metrics.jsonl."""
+    record = {"step": step, "kind": kind}
+    record.update({name: _finite(value) for name, value in values.items()})
+    self._file.write(json.dumps(record) + "\n")
+    self._file.flush()
 
   def _add(self, step: int, **content) -> None:
     """Appends an event for TensorBoard."""

@@ -36,6 +36,20 @@ def updates_of(workdir):
   return [record for record in records if record["kind"] == "update"]
 
 
+def check_positions(workdir, updates):
+  """Each update has its curves, and TensorBoard nothing of them."""
+  found = metrics.read(workdir / "metrics.jsonl")
+  curves = [record for record in found if record["kind"] == "positions"]
+  assert len(curves) == len(updates)
+  for record, update in zip(curves, updates):
+    assert (record["step"], record["round"]) == (update["step"], 0)
+    assert sum(n or 0 for n in record["tokens"]) == update["tokens"]
+    assert record["edges"] == [0, 1, 2, 4, 8, 16, 32]
+    assert len(record["log_ratio/q50"]) == 6 and record["tv"][-1] is None
+  for events in (workdir / "tensorboard").iterdir():
+    assert b"positions/" not in events.read_bytes()
+
+
 def spoil_advantages(monkeypatch, chosen):
   """Makes the advantages of chosen records NaN; chosen maps ids to bools."""
   compute = prepare.compute
@@ -72,6 +86,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(
       assert record["loss"] is None and record["grad_norm"] is None
       before = [r["updates"] for r in updates if r["step"] < record["step"]]
       assert record["updates"] == max(before, default=0)
+  check_positions(tmp_path, updates)
   # What came after the last checkpoint comes again, skipped updates included.
   again = tiny_run.train(folder, tmp_path, settings=settings)
   assert tiny_run.digest(again) == tiny_run.digest(state)
