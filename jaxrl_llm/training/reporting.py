@@ -11,6 +11,7 @@ from jaxrl_llm.training import agreement
 from jaxrl_llm.training import critic_learning
 from jaxrl_llm.training import curate
 from jaxrl_llm.training import feedback
+from jaxrl_llm.training import gap
 from jaxrl_llm.training import journal as journal_lib
 from jaxrl_llm.training import minibatch as minibatch_lib
 from jaxrl_llm.training import prepare
@@ -72,6 +73,16 @@ def write_batch(
     values |= found.numbers()
     if state.position.begins_round:
       journal.bar.say(found.lines())
+    if state.position.begins_round and state.position.round == 0:
+      split = gap.explain(
+          trainer.policy,
+          state.params,
+          rollouts,
+          terms["proximal_logprobs"],
+          trainer.mesh,
+      )
+      values |= split.numbers()
+      journal.bar.say(split.lines())
   if "returns" in terms:
     values["critic/explained_variance"] = critic_learning.explained_variance(
         rollouts, terms["proximal_values"], _worth(trainer, rollouts, terms)
