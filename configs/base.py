@@ -522,6 +522,33 @@ def get_config() -> ml_collections.ConfigDict:
   # Rounds between evaluations inside `run`; 0 evaluates before and after only.
   config.evaluation.every_rounds = 0
 
+  config.lab = ml_collections.ConfigDict()
+  # Objectives that are compared, comma-separated: [LABEL=]NAME[:KEY=VALUE…]
+  # with the name and the keys of `objective`, as tis=ppo:correction=tis; or
+  # all: every name of the registry, what cannot be compared with its reason.
+  config.lab.objectives = "all"
+  # Given as objective.correction to those that name none and would hide
+  # staleness: none, bypass (their ratio is live/behavior), or another.
+  config.lab.correction = "none"
+  # Replay: shard folders that all objectives read, comma-separated.
+  config.lab.shards = ""
+  # Replay: checkpoint folder (checkpoints/step_N) that all objectives start
+  # from; empty takes the model.
+  config.lab.checkpoint = ""
+  # Replay: updates between the first and the second table.
+  config.lab.updates = 4
+  # Replay: the exact policy gradient is taken where the prompts of a
+  # mini-batch have at most this many possible responses in all; 0: never.
+  config.lab.exact_limit = 300_000
+  # Staleness: working directories of `run`, one per seed, comma-separated;
+  # empty makes them below --workdir.
+  config.lab.versions = ""
+  # Staleness: rounds between the policy that wrote the shards and the one that
+  # is trained on them; ascending.
+  config.lab.lags = (0, 1, 2, 4)
+  # Staleness: seeds of whole repetitions: versions, training and evaluation.
+  config.lab.seeds = (0, 1)
+
   config.export = ml_collections.ConfigDict()
   # Update whose checkpoint is written; empty takes the latest one.
   config.export.checkpoint = ""

@@ -67,7 +67,8 @@ def of_policies(
   """Distance of the live policy to the recorded ones, on response tokens.
 
   With q a recorded policy, k1 = log q − log π and k3 = π/q − 1 − log(π/q)
-  estimate KL(q‖π) on tokens that q drew. `ess` pools π/behavior.
+  estimate KL(q‖π) on tokens that q drew, and ½ |π/q − 1| their total
+  variation. `ess` pools π/behavior.
   """
   live = jnp.where(mask, jax.lax.stop_gradient(terms.logprobs), 0.0)
   metrics = {}
@@ -81,6 +82,8 @@ def of_policies(
     metrics[f"kl/{name}_k1"] = types.Mean.of(-gaps, mask)
     k3 = jnp.exp(clamped) - 1.0 - clamped
     metrics[f"kl/{name}_k3"] = types.Mean.of(k3, mask)
+    tv = 0.5 * jnp.abs(jnp.exp(clamped) - 1.0)
+    metrics[f"tv/{name}"] = types.Mean.of(tv, mask)
     metrics[f"log_ratio/{name}"] = types.Histogram.of(clamped, mask)
     metrics[f"log_ratio_max/{name}"] = types.Max.of(jnp.abs(gaps), mask)
     if name == "behavior":

@@ -9,6 +9,7 @@ import ml_collections
 from ml_collections import config_flags
 
 from jaxrl_llm.verbs import keys
+from jaxrl_llm.verbs import manual
 
 # Verbs that can do without a configuration.
 OPTIONAL = ("verify",)
@@ -19,7 +20,7 @@ _REGISTRIES = ("objective", "allocation", "curation")
 def parse(
     verb: str, arguments: list[str]
 ) -> tuple[ml_collections.ConfigDict | None, pathlib.Path | None]:
-  """Reads --config, --config.key=value and --workdir.
+  """Reads --config, --config.key=value, --workdir and a verb's short flags.
 
   Args:
     verb: for messages.
@@ -34,6 +35,7 @@ def parse(
     FileNotFoundError: no such config file.
   """
   logging.set_verbosity(logging.WARNING)
+  arguments = _spelt_out(verb, arguments)
   valid = [key.name for key in keys.read()]
   overridden = [
       argument.lstrip("-").partition("=")[0]
@@ -83,6 +85,17 @@ def parse(
   for name in unset:
     _clear(holder.value, name)
   return holder.value, workdir
+
+
+def _spelt_out(verb: str, arguments: list[str]) -> list[str]:
+  """Puts keys for a verb's short flags."""
+  keys_of = manual.short_flags(verb)
+  words = []
+  for word in arguments:
+    name, equals, value = word.partition("=")
+    key = keys_of.get(name.lstrip("-")) if name.startswith("-") else None
+    words.append(f"--config.{key}{equals}{value}" if key else word)
+  return words
 
 
 def _unset(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ Nothing of a verb is imported: help must come at once.
 import ast
 import pathlib
 import textwrap
+from typing import Any
 
 from jaxrl_llm.verbs import keys
 
@@ -15,6 +16,8 @@ VERBS = (
     "train",
     "evaluate",
     "score",
+    "replay",
+    "staleness",
     "verify",
     "import-rollouts",
     "export-rollouts",
@@ -65,6 +68,7 @@ def verb_help(verb: str) -> str:
       "Flags:",
       *_entry("--config", "FILE", "One of configs/, or your own."),
       *_entry("--workdir", "DIR", "Where everything is written and resumed."),
+      *_short(verb),
       *_entry("--debug", "", "Show the traceback of a user error."),
       "",
       "Keys, with their defaults in configs/base.py:",
@@ -78,10 +82,34 @@ def verb_help(verb: str) -> str:
 
 def sections(verb: str) -> tuple[str, ...]:
   """Returns SECTIONS of a verb's file: the sections and keys that it reads."""
+  found = _constant(verb, "SECTIONS")
+  if found is None:
+    raise ValueError(
+        f"{module(verb)}.py: expected a module constant SECTIONS."
+    )
+  return found
+
+
+def short_flags(verb: str) -> dict[str, str]:
+  """Returns SHORT_FLAGS of a verb's file: flags that stand for a key."""
+  return _constant(verb, "SHORT_FLAGS") or {}
+
+
+def _short(verb: str) -> list[str]:
+  """Formats the flags that stand for a key."""
+  return [
+      line
+      for flag, key in short_flags(verb).items()
+      for line in _entry(f"--{flag}", "VALUE", f"Short for --config.{key}.")
+  ]
+
+
+def _constant(verb: str, name: str) -> Any:
+  """Returns a literal constant of a verb's file; None where it has none."""
   for node in _parse(verb).body:
-    if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "SECTIONS":
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets) == name:
       return ast.literal_eval(node.value)
-  raise ValueError(f"{module(verb)}.py: expected a module constant SECTIONS.")
+  return None
 
 
 def _parse(verb: str) -> ast.Module:

@@ -73,7 +73,7 @@ def _advance(
     progress: dict[str, Any],
 ) -> dict[str, Any]:
   """Does the rounds that are missing; returns the progress."""
-  _check_training(config)
+  check_training(config)
   print(objective.describe(parts.spec(config)))
   print(arithmetic(config))
   print(registry.describe(config.allocation.name, parts.allocator(config)))
@@ -109,10 +109,10 @@ def _advance(
     if done >= config.run.rounds:
       windows.say_left(config, workdir, done)
       return progress
-    state = _round(job, state, workdir)
+    state = round_of(job, state, workdir)
 
 
-def _check_training(config: ml_collections.ConfigDict) -> None:
+def check_training(config: ml_collections.ConfigDict) -> None:
   """Refuses, before a round is generated for it, what cannot be trained.
 
   Raises:
@@ -153,7 +153,7 @@ def arithmetic(config: ml_collections.ConfigDict) -> str:
   )
 
 
-def _round(
+def round_of(
     job: parts.Job, state: state_lib.TrainState, workdir: pathlib.Path
 ) -> state_lib.TrainState:
   """Generates a round, unless training is in its middle, and trains on it."""

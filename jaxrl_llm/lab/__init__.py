@@ -1,0 +1,1 @@
+"""Compares objectives on the same rollouts."""
