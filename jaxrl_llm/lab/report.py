@@ -91,10 +91,11 @@ def of_replay(found: Mapping[str, Any]) -> str:
   """The whole report.
 
   Args:
-    found: what the verb writes as JSON: `updates`, `rows` by objective and
-      stage, `cosines` by stage, and `skipped`, reasons by objective.
+    found: what the verb writes as JSON: `updates`; `objectives`, N labels;
+      `rows` by objective and stage; `cosines` [N, N] by stage; and
+      `not_replayed`, reasons by objective.
   """
-  labels = list(found["rows"])
+  labels = found["objectives"]
   titles = {
       "start": "before the first update",
       "after": f"after {found['updates']} mini-batches, on the next one",

@@ -99,6 +99,7 @@ def _replay(
     )
   found = {
       "updates": bench.updates,
+      "objectives": [entry.label for entry in chosen],
       "rows": rows,
       "described": {
           entry.label: objective.describe(entry.spec) for entry in chosen
