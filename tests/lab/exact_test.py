@@ -51,51 +51,51 @@ def make(limit=10**6, asked=None):
   )
 
 
-def expected_reward(params, rollout):
-  """Σ_y π(y) R(y) by two calls of the network per first token, no packing."""
+def pairs_of(rollout):
+  """A row for every pair of tokens after the prompt, nothing shared."""
+  rows = [
+      dataclasses.replace(
+          rollout,
+          response_tokens=np.int32(pair),
+          response_mask=np.ones(2, bool),
+          behavior_logprobs=np.zeros(2, np.float32),
+          log_kept_mass=np.zeros(2, np.float32),
+          policy_versions=np.zeros(2, np.int32),
+          topk_ids=np.zeros((2, 0), np.int32),
+          topk_logprobs=np.zeros((2, 0), np.float32),
+      )
+      for pair in itertools.product(range(V), repeat=2)
+  ]
+  return packing.assemble(
+      rows, [[n] for n in range(len(rows))], tokens_per_row=8
+  )
 
-  def logprobs(context):
-    """log π(· | context) for every next token, [V]."""
-    rows = [
-        dataclasses.replace(
-            rollout,
-            prompt_tokens=np.int32(context),
-            response_tokens=np.int32([token]),
-            response_mask=np.ones(1, bool),
-            behavior_logprobs=np.zeros(1, np.float32),
-            log_kept_mass=np.zeros(1, np.float32),
-            policy_versions=np.zeros(1, np.int32),
-            topk_ids=np.zeros((1, 0), np.int32),
-            topk_logprobs=np.zeros((1, 0), np.float32),
-        )
-        for token in range(V)
-    ]
-    batch = packing.assemble(rows, [[n] for n in range(V)], tokens_per_row=16)
-    return tiny_run.POLICY.token_logprobs(
-        params, batch.tokens, batch.segment_ids, batch.parent_ids,
-        batch.positions, batch.temperatures,
-    ).logprobs[:, len(context)]
 
-  prompt = rollout.prompt_tokens.tolist()
-  first = logprobs(prompt)
-  total = 0.0
-  for token in range(V):
-    chance = jnp.exp(first[token])
-    if token in STOPS:
-      total += chance * np.nan_to_num(reward([token]))
-      continue
-    second = jnp.exp(logprobs([*prompt, token]))
-    rewards = np.nan_to_num([reward([token, last]) for last in range(V)])
-    total += chance * jnp.sum(second * rewards)
-  return total
+def expected_reward(params, batch, size):
+  """Σ_y π(y) R(y) from log-probs of every pair; a stop token stands alone."""
+  logprobs = tiny_run.POLICY.token_logprobs(
+      params, batch.tokens, batch.segment_ids, batch.parent_ids,
+      batch.positions, batch.temperatures,
+  ).logprobs
+  both = jnp.exp(logprobs[:, size] + logprobs[:, size + 1]).reshape(V, V)
+  first = jnp.exp(logprobs[::V, size])
+  rewards = np.nan_to_num(
+      [[reward([a, b]) for b in range(V)] for a in range(V)]
+  )
+  total = sum(first[stop] * reward([stop]) for stop in STOPS)
+  going_on = np.setdiff1d(np.arange(V), STOPS)
+  return total + jnp.sum(both[going_on] * rewards[going_on])
 
 
 def test_reward_and_gradient_are_those_of_the_whole_sum():
   rollouts = tiny_run.make_rollouts(groups=2)
   prompts = [rollouts[0], rollouts[4]]
   params = tiny_run.params()
-  wanted, slope = jax.value_and_grad(
-      lambda p: sum(expected_reward(p, one) for one in prompts) / 2
+  batches = [(pairs_of(one), one.prompt_tokens.size) for one in prompts]
+  wanted, slope = jax.jit(
+      jax.value_and_grad(
+          lambda p: sum(expected_reward(p, *given) for given in batches) / 2
+      )
   )(params)
   found, gradient = make()(params, rollouts)
   np.testing.assert_allclose(found, wanted, rtol=1e-5)
