@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
-from jaxrl_llm.lab import report
 from jaxrl_llm.lab import staleness
+from jaxrl_llm.lab import tables
 
 ONE_SEED = (
     "no ranking: one seed does not say how far two runs of the same objective"
@@ -39,7 +39,7 @@ def text(found: Mapping[str, Any]) -> str:
   ]
   for name, title, digits in staleness.SHOWN:
     lines.append(title)
-    lines += report.table(
+    lines += tables.table(
         ["objective", *(f"lag {lag}" for lag in lags)],
         [
             [label, *(_cell(at[label, lag][name], digits) for lag in lags)]
@@ -56,7 +56,7 @@ def text(found: Mapping[str, Any]) -> str:
 
 def _cell(value: Mapping[str, float | None] | None, digits: int) -> str:
   if value is None:
-    return report.ABSENT
+    return tables.ABSENT
   shown = f"{value['mean']:.{digits}f}"
   if value["std"] is None:
     return shown

@@ -26,7 +26,7 @@ from jaxrl_llm.lab import bench as bench_lib
 from jaxrl_llm.lab import exact as exact_lib
 from jaxrl_llm.lab import objectives
 from jaxrl_llm.lab import replay as replay_lib
-from jaxrl_llm.lab import report
+from jaxrl_llm.lab import tables
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import records
@@ -63,7 +63,7 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   if not (workdir / RESULT).is_file():
     _replay(config, workdir, entries)
   found = json.loads((workdir / RESULT).read_text(encoding="utf-8"))
-  text = report.of_replay(found)
+  text = tables.of_replay(found)
   atomic.write_text(workdir / TEXT, text)
   print(text, end="")
   print(f"numbers: {workdir / RESULT}")

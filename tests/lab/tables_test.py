@@ -1,10 +1,10 @@
 """Tables of a replay."""
 
-from jaxrl_llm.lab import report
+from jaxrl_llm.lab import tables
 
 
 def test_a_table_has_its_first_column_to_the_left():
-  assert report.table(["a", "number"], [["long one", "1"], ["b", "–"]]) == [
+  assert tables.table(["a", "number"], [["long one", "1"], ["b", "–"]]) == [
       "a         number",
       "long one       1",
       "b              –",
@@ -12,9 +12,9 @@ def test_a_table_has_its_first_column_to_the_left():
 
 
 def test_numbers():
-  assert report.number(0.12345, 100.0, 1) == "12.3"
-  assert report.number(None, 1.0, 1) == report.number(float("inf"), 1.0, 1)
-  assert report.number(float("nan"), 1.0, 1) == "–"
+  assert tables.number(0.12345, 100.0, 1) == "12.3"
+  assert tables.number(None, 1.0, 1) == tables.number(float("inf"), 1.0, 1)
+  assert tables.number(float("nan"), 1.0, 1) == "–"
 
 
 def make_replay(**extra):
@@ -33,7 +33,7 @@ def make_replay(**extra):
 
 
 def test_the_whole_report():
-  lines = report.of_replay(make_replay()).splitlines()
+  lines = tables.of_replay(make_replay()).splitlines()
   assert lines[0] == "before the first update"
   assert lines[1].split()[:6] == ["objective", "loss", "grad", "norm", "cut", "%"]
   # r<1 A<0 is 10 % of the tokens; the other sides are not there.
@@ -56,7 +56,7 @@ def test_the_whole_report():
 
 def test_the_exact_gradient_has_columns_where_it_is_there():
   extra = {"exact/reward": 0.5, "exact/cosine": 0.75}
-  lines = report.of_replay(make_replay(**extra)).splitlines()
+  lines = tables.of_replay(make_replay(**extra)).splitlines()
   after = lines.index("after 3 mini-batches, on the next one")
   assert lines[after + 1].split()[-4:] == ["exact", "J", "cos", "exact"]
   assert lines[after + 2].split()[-2:] == ["0.50000", "0.7500"]
