@@ -153,9 +153,16 @@ def build(
   """Makes the trainer of one objective.
 
   Raises:
-    ValueError: the objective needs a critic, or settings do not fit.
+    ValueError: the objective needs a critic or more ids than there are, or
+      settings do not fit.
   """
-  if objective.requirements(entry.spec).critic:
+  needs, ids = objective.requirements(entry.spec), bench.policy.config.vocab_size
+  if needs.proximal_topk > ids:
+    raise ValueError(
+        f"objective.selection_topk: {entry.spec.name} reads the top"
+        f" {needs.proximal_topk} ids, and the model has {ids}; lower it."
+    )
+  if needs.critic:
     raise ValueError(
         f"objective.name: {entry.spec.name} takes its advantages from a"
         " critic, and a replay trains none."
