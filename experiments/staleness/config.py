@@ -36,7 +36,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.groups_per_minibatch = 12
   config.train.rows_per_microbatch = 12
   config.train.tokens_per_row = 64
-  config.train.learning_rate = 1e-3
+  config.train.learning_rate = 3e-4
   config.train.checkpoints_kept = 1
   config.evaluation.samples = 64
   config.evaluation.pass_at = "1"
