@@ -3,7 +3,7 @@
 Command: .venv/bin/python -m experiments.staleness.study [--lags=0,1,2,4,8,16]
   [--seeds=0,1,2] [--objectives=NAMES] [--folder=runs/staleness_study]
   [--record]
-Hardware: 2 CPU cores; README.md beside it says how long.
+Hardware: 2 CPU cores.
 Expect: the tables of the verb `staleness` and its picture; with --record they
   are copied beside this file as well. Killed and started again it goes on.
 

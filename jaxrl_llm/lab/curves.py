@@ -95,10 +95,12 @@ def draw(found: Mapping[str, Any], path: pathlib.Path) -> pathlib.Path:
 
   lags, rows = found["lags"], found["summary"]
   labels = list(dict.fromkeys(row["label"] for row in rows))
-  figure, axes = pyplot.subplots(
-      len(staleness.SHOWN), 1, figsize=(9, 3 * len(staleness.SHOWN)),
-      sharex=True, layout="constrained",
+  height = -(-len(staleness.SHOWN) // 2)
+  figure, grid = pyplot.subplots(
+      height, 2, figsize=(13, 3 * height), sharex=True, layout="constrained",
+      squeeze=False,
   )
+  axes = grid.ravel()[: len(staleness.SHOWN)]
   colours = pyplot.get_cmap("tab10" if len(labels) <= 10 else "tab20")
   for axis, (name, title, _) in zip(axes, staleness.SHOWN, strict=True):
     for number, label in enumerate(labels):
@@ -115,9 +117,13 @@ def draw(found: Mapping[str, Any], path: pathlib.Path) -> pathlib.Path:
   before = list(found["before"].values())
   start = sum(before) / len(before)
   axes[0].axhline(start, color="black", linestyle=":", label="start policy")
-  axes[0].legend(fontsize=8, frameon=False, ncols=3)
-  axes[-1].set_xticks(range(len(lags)), list(map(str, lags)))
-  axes[-1].set_xlabel(
+  axes[0].set_xticks(range(len(lags)), list(map(str, lags)))
+  for axis in axes[-2:]:
+    axis.tick_params(labelbottom=True)
+  for spare in grid.ravel()[len(axes) :]:
+    spare.set_axis_off()
+  figure.legend(*axes[0].get_legend_handles_labels(), loc="lower right")
+  figure.supxlabel(
       f"lag in rounds; bars: lowest to highest of {len(found['seeds'])} seeds"
   )
   figure.savefig(path, dpi=120)

@@ -23,6 +23,7 @@ from jaxrl_llm.lab import exact as exact_lib
 from jaxrl_llm.lab import gradients
 from jaxrl_llm.lab import objectives
 from jaxrl_llm.losses import objective
+from jaxrl_llm.training import curves
 from jaxrl_llm.training import minibatch as minibatch_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import prepare
@@ -190,8 +191,10 @@ def _row(
   row: dict[str, Any] = dict(minibatch.known)
   if totals is None:
     return row
-  row |= types.finish_metrics(jax.device_get(totals.metrics))
+  sums = jax.device_get(totals.metrics)
+  row |= types.finish_metrics(sums)
   return row | {
+      "positions": curves.finish(sums["positions"]),
       "loss": float(totals.loss),
       "grad_norm": gradients.norm(vector),
   }

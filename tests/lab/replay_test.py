@@ -85,6 +85,13 @@ def test_rows_are_what_training_writes(name, stale, tmp_path):
     found = rows[name][stage]
     shared = (found.keys() & update.keys()) - {"updates"}
     assert {"loss", "grad_norm", "clip", "kl/behavior_k3"} <= shared
+    line, = [
+        line for line in lines
+        if line["kind"] == "positions" and line["step"] == update["step"]
+    ]
+    by_position = found["positions"]
+    assert by_position["edges"] == line["edges"]
+    assert by_position["clip"] == pytest.approx(line["clip"], abs=1e-6)
     for key in shared:
       assert found[key] == pytest.approx(update[key], rel=2e-5, abs=2e-6), key
 

@@ -64,13 +64,14 @@ def test_study_and_resuming(tmp_path, monkeypatch, capsys):
     drifted = abs(cell["first/tv"]) > 1e-5
     assert drifted == bool(lag)
     assert 0 < cell["reward"] < 1
+    assert cell["positions"]["edges"][:3] == [0, 1, 2]
   assert "lag 0, by held-out reward" in shown
   assert "lag in rounds (updates): 0 (0), 1 (2)" in shown
   assert (whole / staleness.PICTURE).is_file()
   place = whole / "cells/ppo/lag_1/seed_0"
   assert not (place / "checkpoints").exists()
-  update = metrics.read(place / "metrics.jsonl")[-1]
-  wanted = update["tv/behavior"]
+  lines = metrics.read(place / "metrics.jsonl")
+  wanted = [l for l in lines if l["kind"] == "update"][-1]["tv/behavior"]
   assert cells["ppo", 1, 0]["last/tv"] == pytest.approx(wanted)
 
   train, calls = loop._update, []
