@@ -129,7 +129,8 @@ def main() -> int:
   file = asked.folder / "problems.jsonl"
   write_problems(file)
   problems = f"--config.prompts.path={file}"
-  words = [problems, f"--config.model.path={make_start(asked.folder, problems)}"]
+  model = make_start(asked.folder, problems)
+  words = [problems, f"--config.model.path={model}"]
   for name in ("lags", "seeds", "objectives"):
     value = getattr(asked, name)
     if value:

@@ -63,12 +63,16 @@ def test_study_and_resuming(tmp_path, monkeypatch, capsys):
     assert cell["version_lag"] == 2 * lag and cell["updates"] == 2
     drifted = abs(cell["first/tv"]) > 1e-5
     assert drifted == bool(lag)
-    assert 0 < cell["reward"] < 1
     assert cell["positions"]["edges"][:3] == [0, 1, 2]
   assert "lag 0, by held-out reward" in shown
   assert "lag in rounds (updates): 0 (0), 1 (2)" in shown
   assert (whole / staleness.PICTURE).is_file()
   place = whole / "cells/ppo/lag_1/seed_0"
+  file, = place.glob("evaluations/*/results.json")
+  measured = json.loads(file.read_text())["metrics"]["exact_match"]["value"]
+  assert cells["ppo", 1, 0]["reward"] == pytest.approx(measured)
+  gain = measured - found["before"]["0"]
+  assert cells["ppo", 1, 0]["gain"] == pytest.approx(gain)
   assert not (place / "checkpoints").exists()
   lines = metrics.read(place / "metrics.jsonl")
   wanted = [l for l in lines if l["kind"] == "update"][-1]["tv/behavior"]
