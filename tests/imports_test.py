@@ -37,7 +37,7 @@ RULES = {
         ),
     ),
     "rollout": (
-        ("types", "models.policy", "data", "allocation"),
+        ("types", "models.policy", "models.sharding", "data", "allocation"),
         (
             "jax",
             "numpy",

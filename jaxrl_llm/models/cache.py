@@ -13,12 +13,16 @@ import jax.numpy as jnp
 from jaxrl_llm import types
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import sharding
 
 Array = types.Array
 
 # Capacities are multiples of this many tokens, and sums over the cache run
 # over one such block after another: so a longer capacity changes no bit.
 BLOCK = 64
+# Logical axes of a part's keys and values, and of those of recent tokens.
+_KEYS = ("layers", "batch", "kv_heads", "head_dim", None)
+_VALUES = ("layers", "batch", "kv_heads", None, "head_dim")
 
 
 @jax.tree_util.register_dataclass
@@ -66,6 +70,14 @@ def _zeros(parts, shape, dtype):
   return tuple(jnp.full((layers, *shape), zero) for layers in parts)
 
 
+def laid_out(cache: Cache) -> Cache:
+  """Pins slots and heads to the mesh in context, if any."""
+  return Cache(
+      tuple(sharding.constrain(keys, _KEYS) for keys in cache.keys),
+      tuple(sharding.constrain(values, _VALUES) for values in cache.values),
+  )
+
+
 def empty(
     config: config_lib.ModelConfig,
     dtype: jnp.dtype,
@@ -83,9 +95,11 @@ def empty(
     capacity: C, a multiple of BLOCK.
   """
   heads = (slots, config.kv_heads)
-  return Cache(
-      _zeros(parts, (*heads, config.head_dim, capacity), dtype),
-      _zeros(parts, (*heads, capacity, config.head_dim), dtype),
+  return laid_out(
+      Cache(
+          _zeros(parts, (*heads, config.head_dim, capacity), dtype),
+          _zeros(parts, (*heads, capacity, config.head_dim), dtype),
+      )
   )
 
 
@@ -94,7 +108,7 @@ def no_recent(cache: Cache, tokens: int) -> Recent:
 
   def zeros(values):
     shape = (*values.shape[:3], tokens, values.shape[4])
-    return jnp.zeros(shape, values.dtype)
+    return sharding.constrain(jnp.zeros(shape, values.dtype), _VALUES)
 
   zeroed = tuple(map(zeros, cache.values))
   return Recent(zeroed, zeroed)
@@ -116,9 +130,11 @@ def resize(cache: Cache, capacity: int) -> Cache:
     padding[axis] = (0, change)
     return jnp.pad(array, padding)
 
-  return Cache(
-      tuple(fit(keys, 4) for keys in cache.keys),
-      tuple(fit(values, 3) for values in cache.values),
+  return laid_out(
+      Cache(
+          tuple(fit(keys, 4) for keys in cache.keys),
+          tuple(fit(values, 3) for values in cache.values),
+      )
   )
 
 
@@ -131,7 +147,25 @@ def append(cache: Cache, recent: Recent, lengths: Array) -> Cache:
     lengths: int32 [S], tokens that each holds, at most C − R; a slot at rest
       may be given any.
   """
-  lengths = jnp.asarray(lengths)
+  at = _specs()
+  recent_at = Recent(at.values, at.values)
+  slots_at = sharding.partition_spec(("batch",))
+  append_here = sharding.on_each_device(
+      _append, (at, recent_at, slots_at), at
+  )
+  return append_here(cache, recent, jnp.asarray(lengths))
+
+
+def _specs(slots: str | None = "batch") -> Cache:
+  """Returns the PartitionSpecs of a cache whose slots are named so."""
+  return Cache(
+      sharding.partition_spec((_KEYS[0], slots, *_KEYS[2:])),
+      sharding.partition_spec((_VALUES[0], slots, *_VALUES[2:])),
+  )
+
+
+def _append(cache, recent, lengths):
+  """Appends to the slots of one device."""
   turned = tuple(jnp.swapaxes(keys, 3, 4) for keys in recent.keys)
 
   def put(slot, cache):
@@ -172,9 +206,20 @@ def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
         f"capacity {cache.capacity}; make the cache larger."
     )
 
+  # Any slot may take any row, so each device is given all rows.
+  everywhere = sharding.partition_spec(())
+  insert_here = sharding.on_each_device(
+      _insert, (_specs(), everywhere, _specs(None), everywhere), _specs()
+  )
+  return insert_here(cache, jnp.asarray(slots), prefilled, jnp.asarray(rows))
+
+
+def _insert(cache, slots, prefilled, rows):
+  """Inserts into the slots of one device."""
   # One row after another, in place: a scatter would first lay out all M rows.
-  slots, rows = jnp.asarray(slots), jnp.asarray(rows)
-  wanted = slots < cache.keys[0].shape[1]
+  held = cache.keys[0].shape[1]
+  slots = slots - sharding.first_row(held)
+  wanted = (slots >= 0) & (slots < held)
   order = jnp.argsort(~wanted)
 
   def copy(step, cache):

@@ -251,8 +251,22 @@ def _scan(block, length):
 
 def _embed(embedding, tokens, dtype):
   """Returns rows of the embedding, rounded as every copy of it is."""
-  rows = matmul.from_bits(embedding[tokens])
+  # Gathered over the width beforehand, like every other weight.
+  table = sharding.constrain(embedding, ("vocab", None))
+  rows = matmul.from_bits(table[tokens])
   return matmul.round_through(rows, dtype).astype(matmul.sum_dtype(dtype))
+
+
+# Logical axes of the matrices [O, I] of `serving_layers`.
+_SERVED = {
+    "query": ("heads", "embed"),
+    "key": ("kv_heads", "embed"),
+    "value": ("kv_heads", "embed"),
+    "output": ("embed", "heads"),
+    "gate": ("mlp", "embed"),
+    "up": ("mlp", "embed"),
+    "down": ("embed", "mlp"),
+}
 
 
 def serving_layers(
@@ -275,7 +289,8 @@ def serving_layers(
     made = value.shape[3:] if name == "output" else value.shape[2:]
     matrix = (value.shape[0], -1, math.prod(made))
     value = matmul.from_bits(value).astype(dtype)
-    return jnp.swapaxes(jnp.reshape(value, matrix), 1, 2)
+    value = jnp.swapaxes(jnp.reshape(value, matrix), 1, 2)
+    return sharding.constrain(value, ("layers", *_SERVED[name]))
 
   turned = {name: turn(name, value) for name, value in stack.items()}
   ends = list(itertools.accumulate(parts))
@@ -310,7 +325,9 @@ def serve(
     float32 [..., D], and per part what Block returns, stacked.
   """
   dtype = weights["head"].dtype
-  residual = _embed(weights["embedding"], tokens, dtype)
+  residual = sharding.constrain_rows(
+      _embed(weights["embedding"], tokens, dtype)
+  )
   emitted = []
   for part, held in zip(weights["parts"], cache, strict=True):
     residual, made = _serve_part(config, dtype, part, residual, held, context)

@@ -29,6 +29,7 @@ from jaxrl_llm.models import head
 from jaxrl_llm.models import layers
 from jaxrl_llm.models import matmul
 from jaxrl_llm.models import settings as settings_lib
+from jaxrl_llm.models import sharding
 from jaxrl_llm.models import weights
 
 Array = types.Array
@@ -42,6 +43,7 @@ CACHE_BLOCK = cache_lib.BLOCK
 preset = config_lib.preset
 append = cache_lib.append
 insert = cache_lib.insert
+laid_out = cache_lib.laid_out
 no_recent = cache_lib.no_recent
 resize = cache_lib.resize
 check_target = export.check_target
@@ -268,12 +270,14 @@ class Policy:
     if parts is None:
       layers_ = self.config.layers
       parts = (1,) * layers_ if jax.default_backend() == "cpu" else (layers_,)
+    table = ("vocab", "embed")
     embedding = matmul.from_bits(params["embedding"]).astype(self._dtype)
+    head_ = self._head(params).astype(self._dtype)
     return {
-        "embedding": matmul.to_bits(embedding),
+        "embedding": sharding.constrain(matmul.to_bits(embedding), table),
         "parts": decoder.serving_layers(params["layers"], self._dtype, parts),
         "final_norm": params["final_norm"],
-        "head": self._head(params).astype(self._dtype),
+        "head": sharding.constrain(head_, table),
     }
 
   def init_cache(self, weights: PyTree, slots: int, capacity: int) -> Cache:
@@ -310,11 +314,15 @@ class Policy:
     )
     keys, values = zip(*(cache_lib.of_rows(*part) for part in made))
     last = jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)
-    return Cache(keys, values), self._logits(weights, last[:, 0])
+    made = cache_lib.laid_out(Cache(keys, values))
+    return made, self._logits(weights, last[:, 0])
 
   def _logits(self, weights, hidden):
     weight = weights["head"]
-    return matmul.einsum("sd,vd->sv", hidden.astype(weight.dtype), weight)
+    # Each row whole on one device: what is drawn from it needs all of it.
+    return sharding.constrain_rows(
+        matmul.einsum("sd,vd->sv", hidden.astype(weight.dtype), weight)
+    )
 
   def decode(
       self, weights: PyTree, cache: Cache, lengths: Array

@@ -1,11 +1,12 @@
 """Where arrays lie on the devices: one mesh, one table of rules.
 
-Parameters carry logical axis names; RULES maps a name to mesh axes. Under
-`with jax.set_mesh(mesh):` the model also pins its activations to the rows of
-the batch, so that the compiler gathers weights and not activations.
+Parameters and caches carry logical axis names; RULES maps a name to mesh axes.
+Under `with jax.set_mesh(mesh):` the model also pins its activations to the
+rows of the batch, so that the compiler gathers weights and not activations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import itertools
 import math
 
 import jax
@@ -92,23 +93,93 @@ def shardings(
     The tree of NamedShardings.
 
   Raises:
-    ValueError: when a dimension does not divide over its mesh axis.
+    ValueError: when a dimension does not divide over its mesh axis; it names
+      the nearest mesh of as many devices that fits.
   """
+  divisors = dict.fromkeys(MESH_AXES, 0)  # gcd(0, n) = n.
+  odd = []
 
   def place(path, names, array):
     spec = partition_spec(names)
     for size, name, axis in zip(array.shape, names, spec, strict=True):
-      if axis is not None and size % mesh.shape[axis]:
+      if axis is None:
+        continue
+      divisors[axis] = math.gcd(divisors[axis], size)
+      if size % mesh.shape[axis]:
         where = jax.tree_util.keystr(path, simple=True, separator="/")
-        raise ValueError(
+        odd.append(
             f"mesh: {where} has {size} {name}, expected a multiple of "
-            f"{axis}={mesh.shape[axis]}; choose another size for {axis}."
+            f"{axis}={mesh.shape[axis]}"
         )
     return NamedSharding(mesh, spec)
 
-  return jax.tree_util.tree_map_with_path(
+  placed = jax.tree_util.tree_map_with_path(
       place, logical_axes, shapes, is_leaf=lambda x: isinstance(x, tuple)
   )
+  if odd:
+    raise ValueError(
+        f"{odd[0]}; the nearest mesh that divides the model is "
+        f'"{nearest(mesh.shape, divisors)}".'
+    )
+  return placed
+
+
+def nearest(
+    shape: Mapping[str, int], divisors: Mapping[str, int]
+) -> str:
+  """Describes the mesh of as many devices that is most like another and fits.
+
+  There is always one: no parameter lies over the axis data alone.
+
+  Args:
+    shape: sizes by axis of MESH_AXES.
+    divisors: what the size of each axis must divide; 0 allows any.
+
+  Returns:
+    A line for `make_mesh`. Of those that fit, the one whose sizes differ by
+    the smallest factors; of equal ones, that with the larger tensor axis.
+  """
+  devices = math.prod(shape.values())
+  factors = [n for n in range(1, devices + 1) if devices % n == 0]
+
+  def fits(sizes):
+    found = zip(MESH_AXES, sizes, strict=True)
+    return math.prod(sizes) == devices and not any(
+        divisors[axis] % size for axis, size in found
+    )
+
+  def distance(sizes):
+    wanted = (shape[axis] for axis in MESH_AXES)
+    apart = sum(abs(math.log(x / y)) for x, y in zip(sizes, wanted))
+    return round(apart, 9), -sizes[-1]
+
+  candidates = itertools.product(factors, repeat=len(MESH_AXES))
+  best = min(filter(fits, candidates), key=distance)
+  return ",".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, best))
+
+
+def row_parts(mesh: Mesh) -> int:
+  """Returns over how many parts the rows of a batch are spread."""
+  return math.prod(mesh.shape[axis] for axis in RULES["batch"])
+
+
+def check_rows(key: str, found: int, mesh: Mesh) -> None:
+  """Refuses a number of rows that does not divide over a mesh.
+
+  Args:
+    key: of the configuration, which gives the number.
+    found: its value.
+    mesh: as made by make_mesh.
+
+  Raises:
+    ValueError: with the next multiple.
+  """
+  parts = row_parts(mesh)
+  if found % parts:
+    raise ValueError(
+        f"{key}: expected a multiple of the mesh's data × fsdp = {parts},"
+        f" found {found}; raise it to {-(-found // parts) * parts}."
+    )
 
 
 def rows(mesh: Mesh) -> NamedSharding:
@@ -127,9 +198,51 @@ def constrain_rows(array: Array) -> Array:
   A number of rows that does not divide is left to the compiler.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
-    return array
-  parts = math.prod(mesh.shape[axis] for axis in RULES["batch"])
-  if array.shape[0] % parts:
+  if mesh.empty or array.shape[0] % row_parts(mesh):
     return array
   return jax.lax.with_sharding_constraint(array, partition_spec(("batch",)))
+
+
+def constrain(array: Array, names: Sequence[str | None]) -> Array:
+  """Pins each axis to the mesh in context, if any, by its logical name.
+
+  An axis that does not divide stays whole.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty:
+    return array
+
+  def fitting(size, axes):
+    of_one = (axes,) if isinstance(axes, str) else axes or ()
+    parts = math.prod(mesh.shape[axis] for axis in of_one)
+    return None if size % parts else axes
+
+  spec = partition_spec(names)
+  fitted = (fitting(*pair) for pair in zip(array.shape, spec, strict=True))
+  return jax.lax.with_sharding_constraint(array, PartitionSpec(*fitted))
+
+
+def on_each_device(
+    function: Callable, inputs: types.PyTree, outputs: types.PyTree
+) -> Callable:
+  """Runs a function on what each device of the mesh in context holds.
+
+  Args:
+    function: of arrays; without a mesh it is called with whole ones.
+    inputs: PartitionSpecs of the arguments, a prefix of their tree. An
+      argument that lies otherwise is moved, so a spec without an axis gathers
+      over it.
+    outputs: of the result, likewise.
+  """
+  if jax.sharding.get_abstract_mesh().empty:
+    return function
+  return jax.shard_map(
+      function, in_specs=inputs, out_specs=outputs, check_vma=False
+  )
+
+
+def first_row(rows_here: int) -> Array | int:
+  """Returns the number of a device's first row, inside `on_each_device`."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return 0
+  return jax.lax.axis_index(RULES["batch"]) * rows_here

@@ -8,6 +8,7 @@ what else is decoded nor on its slot.
 
 import collections
 from collections.abc import Iterator, Sequence
+import contextlib
 import dataclasses
 import functools
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import responses
 from jaxrl_llm.rollout import sampler
 from jaxrl_llm.rollout import slots as slots_lib
@@ -56,6 +58,7 @@ class Engine:
       sampling: sampler.SamplingSettings,
       shapes: Shapes,
       window: int = 0,
+      mesh: jax.sharding.Mesh | None = None,
   ):
     """Lays the weights out for sampling.
 
@@ -68,9 +71,17 @@ class Engine:
       shapes: see Shapes.
       window: most tokens that a request adds to a response; 0 for no limit
         but sampling.max_new_tokens.
+      mesh: that `params` lie on, all of this process; slots and prompts are
+        spread over its rows. None takes the one device of `params`.
+
+    Raises:
+      ValueError: the slots do not divide over the rows of the mesh.
     """
+    if mesh is not None:
+      sharding.check_rows("generation.slots", shapes.slots, mesh)
+    self._mesh = mesh if mesh is not None and mesh.size > 1 else None
     self._policy = policy
-    self._weights = _serving_copy(policy, params)
+    self._weights = self._call(_serving_copy, policy, params)
     self._shapes = shapes
     self._max_new_tokens = sampling.max_new_tokens
     self._window = window or sampling.max_new_tokens
@@ -104,8 +115,9 @@ class Engine:
     unread = self._batches(requests)
     prompts, waiting = None, collections.deque()
     slots = self._shapes.slots
-    state = slots_lib.empty(
-        self._policy, self._weights, slots, self._capacities[0]
+    state = self._call(
+        slots_lib.empty, self._policy, self._weights, slots,
+        self._capacities[0],
     )
     free, running = list(range(slots)), {}
     while running or waiting or unread:
@@ -118,14 +130,16 @@ class Engine:
         places, free = free[:count], free[count:]
         starts = self._starts(requests, places, chosen)
         state = self._fit(state, prompts.cache.capacity, shrink=False)
-        state, drawn = slots_lib.fill(self._static, state, prompts, starts)
+        state, drawn = self._call(
+            slots_lib.fill, self._static, state, prompts, starts
+        )
         started.append((places, drawn))
         for slot, (_, request, sample) in zip(places, chosen):
           running[slot] = self._begin(requests, request, sample)
       longest = max((x.length for x in running.values()), default=0)
       state = self._fit(state, longest + self._static.steps, shrink=True)
-      state, taken, draws = slots_lib.decode(
-          self._static, self._weights, state
+      state, taken, draws = self._call(
+          slots_lib.decode, self._static, self._weights, state
       )
       started, taken, draws = jax.device_get((started, taken, draws))
       for places, drawn in started:
@@ -139,12 +153,18 @@ class Engine:
           yield response.request, response.sample, response.collect()
       free.sort()
 
+  def _call(self, compiled, *arguments):
+    """Calls a compiled function with the mesh in context."""
+    mesh = self._mesh
+    with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+      return compiled(*arguments)
+
   def _fit(self, state, tokens, shrink):
     """Gives slots room for `tokens`; takes room that is twice too much."""
     wanted = next(x for x in self._capacities if x >= tokens)
     found = state.cache.capacity
     if wanted > found or (shrink and 2 * wanted <= found):
-      state = slots_lib.resize(state, wanted)
+      state = self._call(slots_lib.resize, state, wanted)
     return state
 
   def _batches(self, requests):
@@ -209,7 +229,9 @@ class Engine:
     for row, index in enumerate(indices):
       lengths[row] = len(requests[index].tokens)
       tokens[row, : lengths[row]] = requests[index].tokens
-    prompts = slots_lib.prefill(self._policy, self._weights, tokens, lengths)
+    prompts = self._call(
+        slots_lib.prefill, self._policy, self._weights, tokens, lengths
+    )
     return prompts, collections.deque(
         (row, index, sample)
         for row, index in enumerate(indices)

@@ -103,6 +103,7 @@ def sample(
     *,
     seed: int,
     stream: str = "evaluation",
+    mesh: jax.sharding.Mesh | None = None,
     progress: bool = True,
 ) -> list[list[Sampled]]:
   """Answers prompts outside of any round.
@@ -120,13 +121,14 @@ def sample(
     settings: shapes of the engine.
     seed: root of the random streams.
     stream: one of sampler.STREAMS.
+    mesh: as Engine takes it.
     progress: show a bar.
 
   Returns:
     The responses of each prompt, in order.
   """
   engine = engine_lib.Engine(
-      policy, params, tokenizer.stop_ids, sampling, settings.shapes
+      policy, params, tokenizer.stop_ids, sampling, settings.shapes, mesh=mesh
   )
   requests = [
       records.request(
@@ -165,6 +167,7 @@ def generate_round(
     baselines: bool = False,
     host: int = 0,
     hosts: int = 1,
+    mesh: jax.sharding.Mesh | None = None,
     progress: bool = True,
 ) -> summary.RoundStats:
   """Generates, grades and writes what one host owes to a round.
@@ -196,6 +199,7 @@ def generate_round(
     baselines: also a greedy response of each prompt, in the role baseline.
     host: which of `hosts` this is; it writes every hosts-th shard.
     hosts: that share the round.
+    mesh: as Engine takes it.
     progress: show a bar.
 
   Returns:
@@ -232,7 +236,7 @@ def generate_round(
         continue
       engine = engine or engine_lib.Engine(
           policy, params, tokenizer.stop_ids, sampling, settings.shapes,
-          settings.window,
+          settings.window, mesh,
       )
       started, responses = time.monotonic(), {}
       for number, place, response in engine.run(wanted.requests(pieces)):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm import types
 from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import sampler
 
 Array = types.Array
@@ -109,6 +110,15 @@ def _goes_on(
   return ~stops & (counts < limits)
 
 
+def _laid_out(state: State) -> State:
+  """Pins the slots to the mesh in context, if any."""
+  cache = policy_lib.laid_out(state.cache)
+  rest = jax.tree.map(
+      sharding.constrain_rows, dataclasses.replace(state, cache=None)
+  )
+  return dataclasses.replace(rest, cache=cache)
+
+
 @functools.partial(jax.jit, static_argnames=("policy", "slots", "capacity"))
 def empty(
     policy: policy_lib.Policy, weights: PyTree, slots: int, capacity: int
@@ -116,15 +126,17 @@ def empty(
   """Returns slots at rest."""
   _TRACES["empty"] += 1
   zeros = jnp.zeros(slots, jnp.int32)
-  return State(
-      cache=policy.init_cache(weights, slots, capacity),
-      tokens=zeros,
-      lengths=zeros + 1,
-      counts=zeros,
-      limits=zeros,
-      keys=jnp.zeros((slots, 2), jnp.uint32),
-      temperatures=jnp.ones(slots, jnp.float32),
-      active=jnp.zeros(slots, bool),
+  return _laid_out(
+      State(
+          cache=policy.init_cache(weights, slots, capacity),
+          tokens=zeros,
+          lengths=zeros + 1,
+          counts=zeros,
+          limits=zeros,
+          keys=jnp.zeros((slots, 2), jnp.uint32),
+          temperatures=jnp.ones(slots, jnp.float32),
+          active=jnp.zeros(slots, bool),
+      )
   )
 
 
@@ -179,7 +191,7 @@ def fill(
       for name, value in started.items()
   }
   cache = policy_lib.insert(state.cache, slots, prompts.cache, rows)
-  return State(cache=cache, **placed), drawn
+  return _laid_out(State(cache=cache, **placed)), drawn
 
 
 @functools.partial(
@@ -233,4 +245,4 @@ def decode(
       (start, rest, recent, draws),
   )
   cache = policy_lib.append(cache, recent, lengths)
-  return dataclasses.replace(rest, cache=cache), taken, draws
+  return _laid_out(dataclasses.replace(rest, cache=cache)), taken, draws

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import math
 
 import jax
 import numpy as np
@@ -99,7 +98,8 @@ def build(
     ValueError: settings, mesh, objective and reference do not fit; one line.
   """
   mesh = mesh or sharding_lib.make_mesh("data=1")
-  check_rows(settings, mesh)
+  rows = settings.rows_per_microbatch
+  sharding_lib.check_rows("train.rows_per_microbatch", rows, mesh)
   bandit.check(settings, spec)
   needs = objective.requirements(spec)
   if needs.reference and reference_params is None:
@@ -135,23 +135,6 @@ def build(
       validation=tuple(validation),
       critic=critic,
   )
-
-
-def check_rows(
-    settings: settings_lib.TrainSettings, mesh: jax.sharding.Mesh
-) -> None:
-  """Refuses micro-batches whose rows do not divide over the mesh.
-
-  Raises:
-    ValueError: with the number to take a multiple of.
-  """
-  parts = math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
-  if settings.rows_per_microbatch % parts:
-    raise ValueError(
-        "train.rows_per_microbatch: expected a multiple of the mesh's"
-        f" data × fsdp = {parts}, found {settings.rows_per_microbatch}; raise"
-        " it to the next multiple."
-    )
 
 
 def check_round(

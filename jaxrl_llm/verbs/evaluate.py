@@ -20,6 +20,7 @@ from jaxrl_llm.data import prompts as prompts_lib
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.evaluation import results
 from jaxrl_llm.evaluation import table
+from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import generator
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.verbs import flags
@@ -84,6 +85,7 @@ def of(
       sampling,
       parts.generation_settings(job.config),
       seed=job.config.seed,
+      mesh=sharding.make_mesh(job.config.mesh),
   )
   found = evaluate_lib.evaluate(
       evaluate_lib.from_samples(sampled),

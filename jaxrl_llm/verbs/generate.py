@@ -13,6 +13,7 @@ import ml_collections
 
 from jaxrl_llm.data import schema
 from jaxrl_llm.losses import objective
+from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import generator
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import allocation
@@ -97,6 +98,7 @@ def round_of(
       baselines=needs.greedy_baseline,
       host=jax.process_index(),
       hosts=jax.process_count(),
+      mesh=sharding.make_mesh(job.config.mesh),
   )
   print(f"round {number}: {stats}")
   return folder

@@ -118,8 +118,10 @@ def check_training(config: ml_collections.ConfigDict) -> None:
   Raises:
     ValueError: naming the key.
   """
-  trainer_lib.check_rows(
-      parts.train_settings(config), sharding.make_mesh(config.mesh)
+  sharding.check_rows(
+      "train.rows_per_microbatch",
+      config.train.rows_per_microbatch,
+      sharding.make_mesh(config.mesh),
   )
   windows.check(config)
   parts.check_reference(config)

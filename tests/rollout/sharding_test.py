@@ -1,0 +1,21 @@
+"""The engine on eight devices draws what it draws on one."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+
+def test_eight_devices():
+  here = pathlib.Path(__file__)
+  flags = "--xla_force_host_platform_device_count=8"
+  done = subprocess.run(
+      [sys.executable, here.with_name("sharded_engine.py")],
+      capture_output=True,
+      check=False,
+      text=True,
+      env=os.environ
+      | {"PYTHONPATH": str(here.parents[2]), "XLA_FLAGS": flags},
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  assert "4 meshes" in done.stdout
