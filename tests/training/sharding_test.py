@@ -1,4 +1,4 @@
-"""Training on four devices is training on one."""
+"""Training on eight devices is training on one."""
 
 import os
 import pathlib
@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 
-def test_four_devices(tmp_path):
+def test_eight_devices(tmp_path):
   here = pathlib.Path(__file__)
-  flags = "--xla_force_host_platform_device_count=4"
+  flags = "--xla_force_host_platform_device_count=8"
   done = subprocess.run(
       [sys.executable, here.with_name("sharded_run.py"), tmp_path],
       capture_output=True,
@@ -18,3 +18,4 @@ def test_four_devices(tmp_path):
       | {"PYTHONPATH": str(here.parents[2]), "XLA_FLAGS": flags},
   )
   assert done.returncode == 0, done.stderr[-3000:]
+  assert "4 meshes" in done.stdout
