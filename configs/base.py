@@ -15,8 +15,21 @@ def get_config() -> ml_collections.ConfigDict:
   config = ml_collections.ConfigDict()
   # Root of every random stream: sampling, data order, trainer noise.
   config.seed = 0
-  # Devices per mesh axis; axes are data, fsdp and tensor.
+  # Devices per mesh axis; axes are data, fsdp and tensor. Rows of a batch and
+  # slots lie over data × fsdp, widths over fsdp, heads and ids over tensor.
   config.mesh = "data=1"
+
+  config.distributed = ml_collections.ConfigDict()
+  # host:port of process 0, where a job runs as several processes; empty takes
+  # what SLURM, Open MPI or a Cloud TPU says, and one process where none does.
+  config.distributed.coordinator = ""
+  # Processes in all; read with a coordinator.
+  config.distributed.process_count = 1
+  # Number of this process, from 0; read with a coordinator.
+  config.distributed.process_index = 0
+  # K/N: generate every N-th shard of a round, from shard K on (from 0),
+  # knowing nothing of the others. `--worker=K/N` is short for it.
+  config.distributed.worker = ""
 
   config.model = ml_collections.ConfigDict()
   # A Hugging Face folder, a .gguf file, or empty for `preset`.
@@ -85,7 +98,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.generation.prompts_per_round = 16
   # Responses per problem: the size of a group.
   config.generation.samples_per_prompt = 8
-  # Responses decoded at once.
+  # Responses decoded at once, a multiple of the mesh's data × fsdp.
   config.generation.slots = 32
   # Prompts per prefill call.
   config.generation.prefill_rows = 8
@@ -455,7 +468,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.groups_per_batch = 0
   # Groups per update at most; a rollout batch is cut evenly.
   config.train.groups_per_minibatch = 8
-  # Packed rows per micro-batch.
+  # Packed rows per micro-batch, a multiple of the mesh's data × fsdp.
   config.train.rows_per_microbatch = 8
   # Tokens per packed row; the longest sequence must fit.
   config.train.tokens_per_row = 128

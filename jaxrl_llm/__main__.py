@@ -93,6 +93,18 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
     cache = workdir / "compilation_cache"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+  if config is None or "distributed" not in manual.sections(verb):
+    return _call(verb, config, workdir)
+  from jaxrl_llm.training import preemption
+  from jaxrl_llm.verbs import distributed
+
+  with distributed.start(config):
+    preemption.listen()
+    return _call(verb, config, workdir)
+
+
+def _call(verb: str, config, workdir) -> int:
+  """Imports a verb and calls it."""
   name = f"jaxrl_llm.verbs.{manual.module(verb)}"
   return importlib.import_module(name).main(config, workdir) or 0
 

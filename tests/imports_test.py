@@ -14,6 +14,7 @@ ALL = "everything"
 # module, `data` a whole package.
 RULES = {
     "types": ((), ("jax", "numpy")),
+    "hosts": ((), ("jax", "numpy")),
     "losses": (("types",), ("jax", "chex")),
     "curation": (("types", "losses"), ("jax", "numpy")),
     "allocation": ((), ("numpy", "scipy")),
@@ -55,6 +56,7 @@ RULES = {
             "losses",
             "curation",
             "models.policy",
+            "models.placement",
             "models.sharding",
             "data",
         ),

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import secrets
 from typing import Any
 
 
@@ -18,8 +19,8 @@ def publish(beside: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes UTF-8 text."""
-  beside = path.with_name(path.name + ".beside")
+  """Writes UTF-8 text; of several at once, one whole text stays."""
+  beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.beside")
   beside.write_text(text, "utf-8")
   publish(beside, path)
 

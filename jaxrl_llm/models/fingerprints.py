@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import types
+from jaxrl_llm.models import placement
 
 PyTree = types.PyTree
 
@@ -18,7 +19,7 @@ def of_weights(params: PyTree) -> str:
   """
   digest = hashlib.sha256()
   for path, value in jax.tree_util.tree_leaves_with_path(params):
-    array = np.ascontiguousarray(jax.device_get(value), np.float32)
+    array = np.ascontiguousarray(placement.whole(value), np.float32)
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     digest.update(f"{name}{array.shape}".encode())
     digest.update(array.tobytes())

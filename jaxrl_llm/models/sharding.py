@@ -66,6 +66,11 @@ def make_mesh(text: str, devices: Sequence[jax.Device] | None = None) -> Mesh:
         f"mesh: {text!r} needs {needed} devices, found {len(devices)}; make "
         "the axes smaller or add devices."
     )
+  if jax.process_count() > 1 and needed != len(devices):
+    raise ValueError(
+        f"mesh: {text!r} has {needed} devices, expected all {len(devices)} of "
+        f"{jax.process_count()} processes; make the axes larger."
+    )
   return jax.make_mesh(
       tuple(sizes.values()),
       MESH_AXES,

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm import types
 from jaxrl_llm.losses import objective
+from jaxrl_llm.models import placement
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
@@ -192,7 +193,7 @@ class Critic:
     state = state_lib.CriticState(
         params, optimizer.init(params), state_lib.no_updates()
     )
-    return jax.device_put(
+    return placement.put(
         state, jax.tree.map(lambda leaf: leaf.sharding, self.like())
     )
 

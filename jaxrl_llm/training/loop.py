@@ -24,6 +24,7 @@ from jaxrl_llm.training import journal as journal_lib
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import minibatch as minibatch_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import preemption
 from jaxrl_llm.training import prepare
 from jaxrl_llm.training import reporting
 from jaxrl_llm.training import rounds
@@ -86,6 +87,7 @@ def train(
   Raises:
     ValueError: the folders, settings or state do not fit; one line.
     FloatingPointError: train.max_bad_updates updates in a row were skipped.
+    SystemExit: a signal asked for it, and the state is saved.
   """
   if state.position.round > round:
     return state
@@ -130,7 +132,7 @@ def train(
   )
   optimizer = optimizer_lib.build(settings)
   state = state_lib.place(state, policy, optimizer, trainer.mesh)
-  with jax.set_mesh(trainer.mesh):
+  with jax.set_mesh(trainer.mesh), preemption.during_training():
     return _train_round(trainer, state, work, workdir, save)
 
 
@@ -175,6 +177,8 @@ def _train_round(
     reporting.write_feedback(trainer, work, workdir, state.position)
     state = _at(state, state.position.next_round(state.updates))
     save(state)
+  if preemption.asked():
+    preemption.leave(f"round {number} is saved")
   return state
 
 
@@ -252,11 +256,14 @@ def _train_batch(
           )
       )
       state = _at(state, state.position.next_minibatch())
-      if number % settings.checkpoint_every == 0 and not _ends_round(
-          state.position, work, settings, len(minibatches)
-      ):
+      leaves = preemption.due(number)
+      if work.ends_with(state.position, settings.epochs, len(minibatches)):
+        continue
+      if leaves or number % settings.checkpoint_every == 0:
         journal.flush()
         save(state)
+      if leaves:
+        preemption.leave(f"update {state.updates} is saved")
     state = _at(state, state.position.next_epoch())
   return state
 
@@ -284,17 +291,3 @@ def _should_stop(trainer: trainer_lib.Trainer, totals: step.Totals) -> bool:
 
 def _at(state: TrainState, position: state_lib.Position) -> TrainState:
   return dataclasses.replace(state, position=position)
-
-
-def _ends_round(
-    position: state_lib.Position,
-    work: rounds.Round,
-    settings: settings_lib.TrainSettings,
-    minibatches: int,
-) -> bool:
-  """Whether the round is over, and `train` about to save it as such."""
-  return (
-      position.batch == len(work.batches) - 1
-      and position.epoch == settings.epochs - 1
-      and position.minibatch == minibatches
-  )

@@ -9,6 +9,7 @@ import numpy as np
 from jaxrl_llm import types
 from jaxrl_llm.curation import episodes as episodes_lib
 from jaxrl_llm.losses import spec as spec_lib
+from jaxrl_llm.models import placement
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import curate
 from jaxrl_llm.training import packed
@@ -160,7 +161,7 @@ def _placed(
 ) -> Iterator[tuple[types.Batch, Mapping[str, jax.Array]]]:
   """Yields the micro-batches on the devices, with key and controls."""
   everywhere = sharding_lib.replicated(trainer.mesh)
-  sequences = jax.device_put(dict(minibatch.sequences), everywhere)
+  sequences = placement.put(dict(minibatch.sequences), everywhere)
   for piece in minibatch.pieces:
     batch, weights = scoring.place(piece, trainer.rows)
     batch = complete(trainer, batch, number, version)

@@ -46,6 +46,22 @@ class Round:
     groups = len(np.unique(self.index.group_ids[batch.positions]))
     return -(-groups // groups_per_minibatch)
 
+  def ends_with(
+      self, position: state_lib.Position, epochs: int, minibatches: int
+  ) -> bool:
+    """Whether a position, behind some mini-batch, is behind the last one.
+
+    Args:
+      position: of the trainer.
+      epochs: over each batch.
+      minibatches: of an epoch over the position's batch.
+    """
+    return (
+        position.batch == len(self.batches) - 1
+        and position.epoch == epochs - 1
+        and position.minibatch == minibatches
+    )
+
 
 def numbers(work: Round, number: int) -> dict[str, float]:
   """Returns what the metrics say of a round: rewards, and drops by reason.

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_llm import types
+from jaxrl_llm.models import placement
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 
@@ -197,9 +198,9 @@ def place(
   params_at, opt_at = shardings(policy, optimizer, mesh)
   return dataclasses.replace(
       state,
-      params=jax.device_put(state.params, params_at),
-      opt_state=jax.device_put(state.opt_state, opt_at),
-      counters=jax.device_put(state.counters, sharding_lib.replicated(mesh)),
+      params=placement.put(state.params, params_at),
+      opt_state=placement.put(state.opt_state, opt_at),
+      counters=placement.put(state.counters, sharding_lib.replicated(mesh)),
   )
 
 

@@ -11,6 +11,7 @@ from jaxrl_llm.curation import confidence
 from jaxrl_llm.curation import methods
 from jaxrl_llm.curation import pruning
 from jaxrl_llm.losses import objective
+from jaxrl_llm.models import placement
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import bandit
@@ -121,7 +122,7 @@ def build(
   check_curation(curation, validation, spec)
   if reference_params is not None:
     places = sharding_lib.shardings(mesh, policy.logical_axes, policy.shapes)
-    reference_params = jax.device_put(reference_params, places)
+    reference_params = placement.put(reference_params, places)
   return Trainer(
       policy=policy,
       spec=spec,

@@ -11,18 +11,21 @@ import hashlib
 import json
 import pathlib
 
+import jax
 import ml_collections
 import rich
 from rich import table as rich_table
 
+from jaxrl_llm import hosts
 from jaxrl_llm import types
 from jaxrl_llm.data import prompts as prompts_lib
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.evaluation import results
 from jaxrl_llm.evaluation import table
-from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import generator
+from jaxrl_llm.rollout import sampler
 from jaxrl_llm.training import checkpoints
+from jaxrl_llm.verbs import distributed
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import keys
@@ -30,8 +33,8 @@ from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
 
 SECTIONS = (
-    "seed", "mesh", "model", "prompts", "sampling", "generation", "reward",
-    "evaluation",
+    "seed", "mesh", "distributed", "model", "prompts", "sampling",
+    "generation", "reward", "evaluation",
 )
 # The start policy, as a value of evaluation.checkpoint.
 START = "model"
@@ -41,6 +44,7 @@ def main(
     config: ml_collections.ConfigDict, workdir: pathlib.Path | None
 ) -> None:
   """Evaluates one policy."""
+  distributed.refuse_workers(config, "evaluate")
   workdir = flags.require_workdir(workdir, "evaluate")
   job = parts.job(config)
   params, updates = _chosen(job, workdir)
@@ -67,7 +71,8 @@ def of(
   text = json.dumps(details, sort_keys=True)
   name = hashlib.sha256(text.encode()).hexdigest()[:8]
   folder = workdir / "evaluations" / f"step_{updates}-{name}"
-  if (folder / results.RESULTS_FILE).is_file():
+  known = (folder / results.RESULTS_FILE).is_file()
+  if json.loads(hosts.agree(json.dumps(known))):
     return evaluate_lib.load(folder), folder
   settings = parts.evaluation_settings(job.config)
   sampling = dataclasses.replace(
@@ -76,28 +81,47 @@ def of(
       top_p=settings.top_p,
       record_topk=0,
   )
-  sampled = generator.sample(
-      job.model.policy,
-      params,
-      job.model.tokenizer,
-      job.evaluation_prompts,
-      settings.samples,
-      sampling,
-      parts.generation_settings(job.config),
-      seed=job.config.seed,
-      mesh=sharding.make_mesh(job.config.mesh),
-  )
+  responses = _responses(job, params, sampling, settings.samples)
   found = evaluate_lib.evaluate(
-      evaluate_lib.from_samples(sampled),
-      job.evaluation_prompts,
-      job.grader,
-      settings,
-      details,
+      responses, job.evaluation_prompts, job.grader, settings, details
   )
-  evaluate_lib.save(found, folder)
+  if jax.process_index() == 0:
+    evaluate_lib.save(found, folder)
   exact = found.estimates["exact_match"]
   print(f"exact match after {updates} updates: {100 * exact.value:.1f} %")
   return found, folder
+
+
+def _responses(
+    job: parts.Job,
+    params: types.PyTree,
+    sampling: sampler.SamplingSettings,
+    samples: int,
+) -> list[list[evaluate_lib.Response]]:
+  """Answers the held-out problems, each host some of them."""
+  first, step = jax.process_index(), jax.process_count()
+  sampled = generator.sample(
+      job.model.policy,
+      parts.generating_copy(job.config, job.model.policy, params),
+      job.model.tokenizer,
+      job.evaluation_prompts[first::step],
+      samples,
+      sampling,
+      parts.generation_settings(job.config),
+      seed=job.config.seed,
+      mesh=parts.generating_mesh(job.config),
+  )
+  own = [
+      [dataclasses.asdict(response) for response in row]
+      for row in evaluate_lib.from_samples(sampled)
+  ]
+  responses = [[] for _ in job.evaluation_prompts]
+  for host, text in enumerate(hosts.exchange(json.dumps(own))):
+    responses[host::step] = [
+        [evaluate_lib.Response(**response) for response in row]
+        for row in json.loads(text)
+    ]
+  return responses
 
 
 def show(

@@ -1,33 +1,55 @@
 """Where things lie under a working directory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import fcntl
 import pathlib
 
+import jax
+
 from jaxrl_llm.data import manifest
+from jaxrl_llm.data import shards
 
 _LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def alone(workdir: pathlib.Path) -> Iterator[None]:
+def alone(workdir: pathlib.Path, worker: str = "") -> Iterator[None]:
   """Keeps a second writer out of a working directory.
 
-  The system lets go of the lock when the process ends, however it ends.
+  The system lets go of the lock when the process ends, however it ends. Of
+  hosts that work together the first one locks for all.
+
+  Args:
+    workdir: to write to.
+    worker: name of one of several that write different folders there; each
+      keeps out another of its name, and all of them what is no worker.
 
   Raises:
     ValueError: another command is writing there.
   """
-  with (workdir / _LOCK).open("a") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      raise ValueError(
-          f"{workdir}: another command is writing to it; let it end, or choose"
-          " another --workdir."
-      ) from error
+  with contextlib.ExitStack() as locks:
+    if jax.process_index() == 0:
+      kind = fcntl.LOCK_SH if worker else fcntl.LOCK_EX
+      _lock(locks, workdir, _LOCK, kind)
+    if worker:
+      name = f"{_LOCK}_{worker.replace('/', '_of_')}"
+      _lock(locks, workdir, name, fcntl.LOCK_EX)
     yield
+
+
+def _lock(
+    locks: contextlib.ExitStack, workdir: pathlib.Path, name: str, kind: int
+) -> None:
+  """Locks a file until the stack is left."""
+  file = locks.enter_context((workdir / name).open("a"))
+  try:
+    fcntl.flock(file, kind | fcntl.LOCK_NB)
+  except BlockingIOError as error:
+    raise ValueError(
+        f"{workdir}: another command is writing to it; let it end, or choose"
+        " another --workdir."
+    ) from error
 
 
 def round_folder(workdir: pathlib.Path, round_number: int) -> pathlib.Path:
@@ -40,6 +62,42 @@ def host_folder(
 ) -> pathlib.Path:
   """Returns the shard folder that one host writes in a round."""
   return round_folder(workdir, round_number) / f"host_{host:03d}"
+
+
+def require_round(members: Sequence[pathlib.Path]) -> None:
+  """Refuses a round that is not whole, before it is trained on.
+
+  Args:
+    members: shard folders of one round that are there, finished or not.
+
+  Raises:
+    ValueError: naming the parts that are missing.
+  """
+  parts = {folder: parts_of(folder) for folder in members}
+  place, counts = members[0].parent, sorted(set(parts.values()))
+  if len(counts) > 1:
+    raise ValueError(
+        f"{place}: expected the parts of one round, found folders of rounds in"
+        f" {' and '.join(map(str, counts))} parts; delete it and generate it"
+        " anew."
+    )
+  if counts[0] is None:  # Imported: each folder is a whole.
+    return
+  planned = [place / f"host_{host:03d}" for host in range(counts[0])]
+  missing = [path.name for path in manifest.missing_folders(planned)]
+  if missing:
+    raise ValueError(
+        f"{place}: expected {len(planned)} finished folders, found"
+        f" {len(planned) - len(missing)}; {', '.join(missing)} lack"
+        f" {manifest.NAME}: let their `generate` end, or run it again (of a"
+        f" worker, with --worker=K/{len(planned)})."
+    )
+
+
+def parts_of(folder: pathlib.Path) -> int | None:
+  """Returns over how many folders a round was spread; None if imported."""
+  config = shards.read_metadata(folder).config
+  return config["job"]["hosts"] if "job" in config else None
 
 
 def round_plan(workdir: pathlib.Path, round_number: int) -> pathlib.Path:

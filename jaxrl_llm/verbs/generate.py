@@ -3,20 +3,23 @@
 The policy is the latest checkpoint under --workdir, else the model; the round
 is the one that training comes to next. Shards lie in
 rollouts/round_K/host_000. Killed and started again, it writes the shards that
-are missing, with the bytes that they would have had.
+are missing, with the bytes that they would have had. Each of many hosts, and
+each of --worker=0/N to --worker=N-1/N that are started by hand, writes a folder
+of its own.
 """
 
 import pathlib
 
-import jax
 import ml_collections
 
+from jaxrl_llm import hosts
+from jaxrl_llm.data import manifest
 from jaxrl_llm.data import schema
 from jaxrl_llm.losses import objective
-from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import generator
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import allocation
+from jaxrl_llm.verbs import distributed
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
@@ -30,9 +33,11 @@ RECORDED = (
     "reward",
 )
 SECTIONS = (
-    "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
-    "reward", "objective", "critic", "curation", "train", "run",
+    "seed", "mesh", "distributed", "model", "prompts", "sampling",
+    "generation", "allocation", "reward", "objective", "critic", "curation",
+    "train", "run",
 )
+SHORT_FLAGS = {"worker": "distributed.worker"}
 
 
 def main(
@@ -40,7 +45,7 @@ def main(
 ) -> None:
   """Generates the next round and prints its numbers and its folder."""
   workdir = flags.require_workdir(workdir, "generate")
-  with folders.alone(workdir):
+  with folders.alone(workdir, config.distributed.worker):
     _main(config, workdir)
 
 
@@ -74,14 +79,15 @@ def round_of(
   """
   number = state.position.round
   needs = objective.requirements(parts.spec(job.config))
-  folder = folders.host_folder(workdir, number, jax.process_index())
+  host, hosts_ = distributed.share(job.config)
+  folder = folders.host_folder(workdir, number, host)
   described = record.select(job.config, ("model", "prompts", "reward"))
   if plan.weights:
     ids = [str(prompt.prompt_id) for prompt in plan.prompts]
     described[schema.PROMPT_WEIGHTS] = dict(zip(ids, plan.weights))
   stats = generator.generate_round(
       job.model.policy,
-      state.params,
+      parts.generating_copy(job.config, job.model.policy, state.params),
       job.model.tokenizer,
       plan.prompts,
       plan.counts,
@@ -96,9 +102,13 @@ def round_of(
       continued=plan.continued,
       config=described,
       baselines=needs.greedy_baseline,
-      host=jax.process_index(),
-      hosts=jax.process_count(),
-      mesh=sharding.make_mesh(job.config.mesh),
+      host=host,
+      hosts=hosts_,
+      mesh=parts.generating_mesh(job.config),
   )
   print(f"round {number}: {stats}")
+  hosts.wait_for(
+      folders.host_folder(workdir, number, other) / manifest.NAME
+      for other in range(hosts_)
+  )
   return folder

@@ -19,6 +19,7 @@ from jaxrl_llm.data import tokenizer as tokenizer_lib
 from jaxrl_llm.evaluation import settings as evaluation_lib
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import objective
+from jaxrl_llm.models import placement
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import generator
@@ -80,6 +81,9 @@ def job(config: ml_collections.ConfigDict) -> Job:
   critic_settings(config)
   train_settings(config)
   evaluation_settings(config)
+  sharding.check_rows(
+      "generation.slots", config.generation.slots, generating_mesh(config)
+  )
   text_tokenizer = tokenizer(config)
   train_prompts, evaluation_prompts = prompts(config, text_tokenizer)
   network = model(config, text_tokenizer)
@@ -137,7 +141,22 @@ def model(
   places = jax.tree.map(
       lambda leaf: leaf.sharding, placed_shapes(config, policy)
   )
-  return Model(policy, jax.device_put(params, places), text_tokenizer)
+  return Model(policy, placement.put(params, places), text_tokenizer)
+
+
+def generating_mesh(config: ml_collections.ConfigDict) -> jax.sharding.Mesh:
+  """Returns the mesh that this process generates on, with its own devices."""
+  return placement.of_this_host(sharding.make_mesh(config.mesh))
+
+
+def generating_copy(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    params: types.PyTree,
+) -> types.PyTree:
+  """Returns parameters on `generating_mesh`; all hosts must call."""
+  mesh = sharding.make_mesh(config.mesh)
+  return placement.copy_here(params, policy.logical_axes, mesh)
 
 
 def placed_shapes(

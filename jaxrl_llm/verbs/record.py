@@ -9,6 +9,7 @@ import json
 import pathlib
 from typing import Any
 
+import jax
 import ml_collections
 
 from jaxrl_llm.data import atomic
@@ -23,6 +24,8 @@ HARMLESS = (
     "train.rollouts",
     "train.checkpoints_kept",
 )
+# Says which process this is, not what the job makes.
+_OF_A_PROCESS = ("distributed",)
 
 
 def agree(
@@ -40,7 +43,7 @@ def agree(
   path = workdir / FILE
   current = select(config, sections)
   recorded = read(path) if path.is_file() else {}
-  if recorded != recorded | current:
+  if recorded != recorded | current and jax.process_index() == 0:
     atomic.write_json(path, recorded | current)
 
 
@@ -84,7 +87,7 @@ def select(
   chosen = {
       key: value
       for key, value in keys.flatten(config.to_dict()).items()
-      if keys.within(key, sections)
+      if keys.within(key, sections) and not keys.within(key, _OF_A_PROCESS)
   }
   return json.loads(json.dumps(chosen))
 

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import ml_collections
 
+from jaxrl_llm import hosts
 from jaxrl_llm.allocation import registry
 from jaxrl_llm.data import atomic
-from jaxrl_llm.data import manifest
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import sharding
@@ -26,6 +26,7 @@ from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import trainer as trainer_lib
 from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import critics
+from jaxrl_llm.verbs import distributed
 from jaxrl_llm.verbs import evaluate
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
@@ -37,8 +38,9 @@ from jaxrl_llm.verbs import train
 from jaxrl_llm.verbs import windows
 
 SECTIONS = (
-    "seed", "mesh", "model", "prompts", "sampling", "generation", "allocation",
-    "reward", "objective", "critic", "curation", "train", "run", "evaluation",
+    "seed", "mesh", "distributed", "model", "prompts", "sampling",
+    "generation", "allocation", "reward", "objective", "critic", "curation",
+    "train", "run", "evaluation",
 )
 # Progress: rounds evaluated, and the folder of each evaluation by title.
 FILE = "run.json"
@@ -49,6 +51,7 @@ def main(
     config: ml_collections.ConfigDict, workdir: pathlib.Path | None
 ) -> None:
   """Brings the run to its end from wherever it stands."""
+  distributed.refuse_workers(config, "run")
   workdir = flags.require_workdir(workdir, "run")
   with folders.alone(workdir):
     _main(config, workdir)
@@ -61,7 +64,8 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         f"run.rounds: expected at least 1, found {config.run.rounds}."
     )
   record.compare(config, SECTIONS, workdir)
-  progress = _read(workdir)
+  # Hosts that start late must not see what an early one has done since.
+  progress = json.loads(hosts.agree(json.dumps(_read(workdir))))
   if progress["rounds"] < config.run.rounds:
     progress = _advance(config, workdir, progress)
   _finish(config, workdir, progress)
@@ -166,16 +170,8 @@ def round_of(
     if not plan.counts:
       return allocation.leave_out(state, workdir)
     generate.round_of(job, state, plan, workdir)
-  members = [
-      folders.host_folder(workdir, number, host)
-      for host in range(jax.process_count())
-  ]
-  missing = manifest.missing_folders(members)
-  if missing:
-    raise ValueError(
-        f"{missing[0]}: expected a finished shard folder of every host, found"
-        " no manifest; let the host finish its part, then run again."
-    )
+  members = sorted(folders.round_folder(workdir, number).glob("host_*"))
+  folders.require_round(members)
   return train.round_of(job.config, job.model, state, number, members, workdir)
 
 
@@ -185,6 +181,8 @@ def _finish(
     progress: Mapping[str, Any],
 ) -> None:
   """Prints the table, draws the picture, names the checkpoint."""
+  if jax.process_index():
+    return
   found = {
       title: evaluate_lib.load(workdir / name)
       for title, name in progress["evaluations"].items()
@@ -214,5 +212,6 @@ def _note(
   evaluations = dict(progress["evaluations"])
   evaluations[title] = str(folder.relative_to(workdir))
   progress = {"rounds": rounds, "evaluations": evaluations}
-  atomic.write_json(workdir / FILE, progress)
+  if jax.process_index() == 0:
+    atomic.write_json(workdir / FILE, progress)
   return progress

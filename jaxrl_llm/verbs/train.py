@@ -22,6 +22,7 @@ from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import critics
+from jaxrl_llm.verbs import distributed
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
@@ -29,8 +30,8 @@ from jaxrl_llm.verbs import record
 from jaxrl_llm.verbs import windows
 
 SECTIONS = (
-    "seed", "mesh", "model", "allocation", "objective", "critic", "curation",
-    "train",
+    "seed", "mesh", "distributed", "model", "allocation", "objective",
+    "critic", "curation", "train",
 )
 
 
@@ -38,6 +39,7 @@ def main(
     config: ml_collections.ConfigDict, workdir: pathlib.Path | None
 ) -> None:
   """Trains on every round that is there."""
+  distributed.refuse_workers(config, "train")
   workdir = flags.require_workdir(workdir, "train")
   with folders.alone(workdir):
     _main(config, workdir)
@@ -66,6 +68,8 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     )
   for number, members in left.items():
     state = allocation.pass_empty(state, workdir)
+    if not config.train.rollouts:
+      folders.require_round(members)
     state = round_of(config, model, state, number, members, workdir)
   if left and state.updates == before:
     print(

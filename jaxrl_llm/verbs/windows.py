@@ -67,7 +67,7 @@ def unfinished(
     return []
   first, hosts = folders.host_folder(workdir, number - 1, 0), 1
   if (first / manifest.METADATA_NAME).is_file():
-    hosts = shards.read_metadata(first).config["job"]["hosts"]
+    hosts = folders.parts_of(first) or 1
   members = [
       folders.host_folder(workdir, number - 1, host) for host in range(hosts)
   ]

@@ -16,6 +16,7 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import optimizer
+from jaxrl_llm.training import preemption
 from jaxrl_llm.training import prepare
 from jaxrl_llm.training import state as state_lib
 
@@ -133,6 +134,26 @@ def test_three_sigkills_change_nothing(whole, tmp_path):
     assert done.returncode == -9, done.stderr[-2000:]
   assert list(checkpoints.complete_steps(tmp_path / "checkpoints")) == [3]
   assert list(tmp_path.glob("checkpoints/step_6.orbax-checkpoint-tmp*"))
+  state = tiny_run.train(whole.folder, tmp_path)
+  assert tiny_run.digest(state) == whole.digest
+  assert records(tmp_path) == records(whole.workdir)
+
+
+def test_a_sigterm_saves_the_update_and_changes_nothing(whole, tmp_path):
+  """In the second update, and in the last one of the round."""
+  for count, saved in ((2, [2]), (6, [6, 8])):
+    done = subprocess.run(
+        [sys.executable, tiny_run.__file__, whole.folder, tmp_path]
+        + ["terminate", str(count)],
+        capture_output=True,
+        check=False,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == preemption.EXIT_CODE, done.stderr[-2000:]
+    assert "SIGTERM" in done.stderr and "digest" not in done.stdout
+    found = checkpoints.complete_steps(tmp_path / "checkpoints")
+    assert list(found) == saved
   state = tiny_run.train(whole.folder, tmp_path)
   assert tiny_run.digest(state) == whole.digest
   assert records(tmp_path) == records(whole.workdir)

@@ -4,7 +4,8 @@
 
 trains (or resumes) the run of `train` and prints a digest of everything that
 it ends with. With a MOMENT ("update", "publish" or "save") the process ends
-by SIGKILL at its COUNT-th time.
+by SIGKILL at its COUNT-th time; with "terminate" it gets a SIGTERM at the
+COUNT-th update.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import loop
 from jaxrl_llm.training import optimizer
+from jaxrl_llm.training import preemption
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
 
@@ -212,14 +214,14 @@ def digest(state: state_lib.TrainState) -> str:
   return hashed.hexdigest()
 
 
-def die_after(function, count: int):
-  """Returns the function, whose count-th call ends the process by SIGKILL."""
+def die_after(function, count: int, number=signal.SIGKILL):
+  """Returns the function, whose count-th call first sends a signal."""
   calls = [count]
 
   def wrapped(*args, **kwargs):
     calls[0] -= 1
     if not calls[0]:
-      os.kill(os.getpid(), signal.SIGKILL)
+      os.kill(os.getpid(), number)
     return function(*args, **kwargs)
 
   return wrapped
@@ -230,6 +232,9 @@ def main(
 ) -> None:
   if moment == "update":
     loop._update = die_after(loop._update, int(count))
+  if moment == "terminate":
+    preemption.listen()
+    loop._update = die_after(loop._update, int(count), signal.SIGTERM)
   if moment == "publish":
     atomic.publish = die_after(atomic.publish, int(count))
   if moment == "save":
