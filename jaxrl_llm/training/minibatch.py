@@ -187,10 +187,9 @@ def complete(
   key = None
   if trainer.needs.key:
     root = jax.random.fold_in(jax.random.key(trainer.seed), _NOISE_STREAM)
-    key = jax.device_put(
-        jax.random.fold_in(root, number),
-        sharding_lib.replicated(trainer.mesh),
-    )
+    key = jax.random.key_data(jax.random.fold_in(root, number))
+    everywhere = sharding_lib.replicated(trainer.mesh)
+    key = jax.random.wrap_key_data(placement.put(key, everywhere))
   controls = _controls(trainer)
   if trainer.needs.versions and version is not None:
     controls[spec_lib.VERSION_CONTROL] = version

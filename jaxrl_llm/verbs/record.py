@@ -20,6 +20,7 @@ FILE = "config.json"
 HARMLESS = (
     "evaluation.checkpoint",
     "export",
+    "mesh",
     "run",
     "train.rollouts",
     "train.checkpoints_kept",

@@ -27,6 +27,25 @@ def test_a_mesh_that_cannot_be_is_refused(text, word):
     sharding.make_mesh(text)
 
 
+@pytest.mark.parametrize(
+    "sizes, divisors, expected",
+    [
+        # 4 heads: half of tensor=8 goes to fsdp, as near as to data, and
+        # before it in order.
+        ((1, 1, 8), (0, 64, 4), "data=1,fsdp=2,tensor=4"),
+        # Widths of 6: of fsdp 1, 2, 3 and 6, with 8 devices 2 is left; what
+        # is over goes to tensor, which is preferred.
+        ((1, 4, 2), (0, 6, 4), "data=1,fsdp=2,tensor=4"),
+        # Neither fits: data always does.
+        ((1, 5, 1), (0, 4, 4), "data=5,fsdp=1,tensor=1"),
+        ((2, 2, 2), (0, 4, 4), "data=2,fsdp=2,tensor=2"),
+    ],
+)
+def test_the_nearest_mesh_that_fits(sizes, divisors, expected):
+  named = lambda numbers: dict(zip(sharding.MESH_AXES, numbers))
+  assert sharding.nearest(named(sizes), named(divisors)) == expected
+
+
 def test_axes_and_shapes_match_the_parameters():
   params = POLICY.init(jax.random.key(0))
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(
@@ -89,6 +108,7 @@ def eight_devices():
     )
   except ValueError as error:
     assert "heads" in str(error) and "tensor=8" in str(error), error
+    assert '"data=1,fsdp=2,tensor=4"' in str(error), error
   else:
     raise AssertionError("4 heads cannot lie on 8 devices")
 

@@ -1,0 +1,124 @@
+"""Workers without coordination, and when processes join each other."""
+
+import pathlib
+
+import jax
+import pytest
+
+from jaxrl_llm import __main__ as door
+from jaxrl_llm import hosts
+from jaxrl_llm.verbs import distributed
+from jaxrl_llm.verbs import flags
+from jaxrl_llm.verbs import folders
+
+ROOT = pathlib.Path(__file__).parents[2]
+# A round of 5 groups of 4, a shard each.
+SMALL = [
+    f"--config={ROOT / 'configs/tiny.py'}",
+    "--config.prompts.count=64",
+    "--config.prompts.eval_count=4",
+    "--config.generation.prompts_per_round=5",
+    "--config.generation.samples_per_prompt=4",
+    "--config.generation.records_per_shard=4",
+    "--config.generation.slots=4",
+    "--config.train.keep_uniform_groups=True",
+]
+
+
+def generate(workdir, *words):
+  assert door.main(["generate", *SMALL, *words, f"--workdir={workdir}"]) == 0
+  round_ = folders.round_folder(workdir, 0)
+  return {
+      path.name: [x.read_bytes() for x in sorted(path.glob("*.array_record-*"))]
+      for path in sorted(round_.iterdir())
+  }
+
+
+def config_of(*words):
+  return flags.parse("generate", [*SMALL, *words])[0]
+
+
+def test_workers_write_what_one_would(tmp_path, capsys):
+  whole = generate(tmp_path / "whole")["host_000"]
+  assert len(whole) == 5
+  workdir = tmp_path / "shared"
+  generate(workdir, "--worker=1/2")
+  capsys.readouterr()
+  assert door.main(["train", *SMALL, f"--workdir={workdir}"]) == door.USER_ERROR
+  assert "expected 2 finished folders, found 1; host_000" in (
+      capsys.readouterr().err
+  )
+  parts = generate(workdir, "--worker=0/2")
+  # By turns: shards 0, 2, 4 and 1, 3 of the plan.
+  assert parts == {"host_000": whole[::2], "host_001": whole[1::2]}
+  assert door.main(["verify", f"--workdir={workdir}"]) == 0
+  assert door.main(["train", *SMALL, f"--workdir={workdir}"]) == 0
+
+
+def test_folders_of_two_splits_are_no_round(tmp_path):
+  generate(tmp_path, "--worker=0/2")
+  generate(tmp_path, "--worker=2/3")
+  members = sorted(folders.round_folder(tmp_path, 0).iterdir())
+  with pytest.raises(ValueError, match="rounds in 2 and 3 parts"):
+    folders.require_round(members)
+
+
+def test_workers_keep_out_their_like_and_other_commands(tmp_path):
+  with folders.alone(tmp_path, "0/2"), folders.alone(tmp_path, "1/2"):
+    for other in ("", "0/2"):
+      with pytest.raises(ValueError, match="another command"):
+        with folders.alone(tmp_path, other):
+          pass
+  with folders.alone(tmp_path):
+    with pytest.raises(ValueError, match="another command"):
+      with folders.alone(tmp_path, "0/2"):
+        pass
+
+
+@pytest.mark.parametrize("text", ["2/2", "1", "-1/2", "a/b", "0/0"])
+def test_a_worker_that_is_none_is_refused(text):
+  with pytest.raises(ValueError, match="expected K/N"):
+    distributed.share(config_of(f"--worker={text}"))
+
+
+def test_a_worker_is_a_part_and_trains_nothing(tmp_path, capsys):
+  assert distributed.share(config_of("--worker=3/16")) == (3, 16)
+  assert distributed.share(config_of()) == (0, 1)
+  words = [*SMALL, "--worker=0/2", f"--workdir={tmp_path}"]
+  assert door.main(["train", *words]) == door.USER_ERROR
+  assert "found the verb train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "environment, several",
+    [
+        ({}, False),
+        # The shell of a SLURM job of many, and of one in it that srun began.
+        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4",
+          "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_JOB_ID": "1", "SLURM_STEP_NUM_TASKS": "4"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "t-0,t-1"}, True),
+    ],
+)
+def test_the_environment_says_whether_there_are_others(environment, several):
+  assert hosts.several_in(environment) == several
+
+
+def test_nothing_is_joined_where_nothing_is_there(monkeypatch):
+  joined = []
+  monkeypatch.setattr(
+      jax.distributed, "initialize", lambda *given: joined.append(given)
+  )
+  monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+  hosts.start("", 1, 0)
+  assert not joined
+  monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+  hosts.start("", 1, 0)
+  hosts.start("host:1234", 4, 3)
+  assert joined == [(), ("host:1234", 4, 3)]
+  for odd in (("host", 4, 3), ("host:1234", 4, 4)):
+    with pytest.raises(ValueError, match="give all three, or none"):
+      hosts.start(*odd)
