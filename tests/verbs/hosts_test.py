@@ -10,6 +10,7 @@ from jaxrl_llm import __main__ as door
 from jaxrl_llm.data import shards
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import metrics
+from jaxrl_llm.training import preemption
 import run_test
 
 HERE = pathlib.Path(__file__).parent
@@ -61,15 +62,16 @@ def by_open_mpi(host: int, port: int) -> tuple[list[str], dict[str, str]]:
   }
 
 
-def start(workdir, told, die=(0, 0)) -> list[subprocess.Popen]:
-  """Starts both hosts of a run."""
+def start(workdir, told, signal="SIGKILL", count=0) -> list[subprocess.Popen]:
+  """Starts both hosts of a run; the second may get a signal in an update."""
   port, started = free_port(), []
   for host in range(2):
     words, environment = told(host, port)
     started.append(
         subprocess.Popen(
-            [sys.executable, HERE / "one_host.py", str(die[host]), "run",
-             *SMALL, *words, f"--workdir={workdir}"],
+            [sys.executable, HERE / "one_host.py", signal,
+             str(host * count), "run", *SMALL, *words,
+             f"--workdir={workdir}"],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
@@ -78,11 +80,11 @@ def start(workdir, told, die=(0, 0)) -> list[subprocess.Popen]:
   return started
 
 
-def finish(started: list[subprocess.Popen]) -> list[str]:
-  """Waits until both have succeeded; returns what each printed."""
+def finish(started: list[subprocess.Popen], code: int = 0) -> list[str]:
+  """Waits until both have ended with a code; returns what each printed."""
   printed = [process.communicate(timeout=LIMIT)[0] for process in started]
   for process, text in zip(started, printed):
-    assert process.returncode == 0, text[-3000:]
+    assert process.returncode == code, text[-3000:]
   return printed
 
 
@@ -98,12 +100,18 @@ def test_two_hosts_are_killed_and_resume_to_the_bit(tmp_path, capsys):
   assert [len(shards.open_folder(path)) for path in parts] == [8, 8]
   assert list(checkpoints.complete_steps(whole / "checkpoints")) == [3, 4]
 
-  # The second host dies before its third update, and the first is killed.
-  started = start(killed, by_flags, die=(0, 3))
+  # Told of one host, both save the same update: the second, or, where the
+  # news is late, the third.
+  finish(start(killed, by_flags, "SIGTERM", 1), preemption.EXIT_CODE)
+  saved = max(checkpoints.complete_steps(killed / "checkpoints"))
+  assert saved in (2, 3)
+
+  # The second host dies in its next update, and the first is killed.
+  started = start(killed, by_flags, "SIGKILL", 1)
   assert started[1].wait(timeout=LIMIT) == -9, started[1].communicate()[0]
   started[0].kill()
   started[0].communicate()
-  assert max(checkpoints.complete_steps(killed / "checkpoints")) in (1, 2)
+  assert max(checkpoints.complete_steps(killed / "checkpoints")) == saved
 
   finish(start(killed, by_open_mpi))
   assert run_test.shard_bytes(killed) == run_test.shard_bytes(whole)

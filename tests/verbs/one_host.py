@@ -1,32 +1,38 @@
-"""Runs the door as one of several hosts, maybe to be killed in an update.
+"""Runs the door as one of several hosts, maybe with a signal in an update.
 
-python one_host.py COUNT VERB [flags]
+python one_host.py SIGNAL COUNT VERB [flags]
 
-With a COUNT above 0 the process ends by SIGKILL at its COUNT-th update.
+With a COUNT above 0 the process gets SIGKILL or SIGTERM at its COUNT-th update.
 """
 
 import os
 import signal
 import sys
+import time
 
 from jaxrl_llm import __main__ as door
 from jaxrl_llm.training import loop
 
 
-def die_at(count: int):
-  """Returns `loop._update`, whose count-th call ends the process."""
+# What listens for SIGTERM looks once a second.
+PAUSE = 5
+
+
+def struck(number: signal.Signals, count: int):
+  """Returns `loop._update`, whose count-th call first sends a signal."""
   update, calls = loop._update, []
 
   def wrapped(*arguments):
     calls.append(1)
     if len(calls) == count:
-      os.kill(os.getpid(), signal.SIGKILL)
+      os.kill(os.getpid(), number)
+      time.sleep(PAUSE)
     return update(*arguments)
 
   return wrapped
 
 
 if __name__ == "__main__":
-  if int(sys.argv[1]):
-    loop._update = die_at(int(sys.argv[1]))
-  sys.exit(door.main(sys.argv[2:]))
+  if int(sys.argv[2]):
+    loop._update = struck(signal.Signals[sys.argv[1]], int(sys.argv[2]))
+  sys.exit(door.main(sys.argv[3:]))
