@@ -20,6 +20,7 @@ from jaxrl_llm.losses import masked
 from jaxrl_llm.losses import positions
 from jaxrl_llm.losses import regularizers
 from jaxrl_llm.losses import spec as spec_lib
+from jaxrl_llm.losses import surrogates
 from jaxrl_llm.losses import tokens as tokens_lib
 from jaxrl_llm.losses import value
 
@@ -294,6 +295,26 @@ def statistics(spec: Spec, terms: types.Terms) -> Any:
   return jax.lax.stop_gradient(sums)
 
 
+def verdict(
+    spec: Spec, terms: types.Terms, statistics: Any = None
+) -> tuple[tokens_lib.Tokens, Array, Array, surrogates.Region]:
+  """What ratio part and trust region say of each token.
+
+  Args:
+    spec: the objective, with the numbers of its controls.
+    terms: of one micro-batch, with live and proximal log-probs.
+    statistics: of the whole mini-batch, where required.
+
+  Returns:
+    (what the parts see, log-ratios [B, T] of the ratio part, bool [B, T] of
+    tokens that a selection exempted, the trust region's verdict).
+  """
+  tokens = tokens_lib.view(spec, terms)
+  log_ratios, exempt = tokens_lib.ratio_logs(spec, tokens)
+  region = spec.trust_region(log_ratios, tokens, statistics)
+  return tokens, log_ratios, exempt, region.exempting(exempt)
+
+
 def token_losses(
     spec: Spec, terms: types.Terms, statistics: Any = None
 ) -> tuple[Array, dict[str, Any]]:
@@ -316,10 +337,7 @@ def _token_losses(
   """`token_losses`, and what the diagnostics by position read."""
   spec = spec_lib.with_controls(spec, terms.controls)
   terms = tokens_lib.with_proximal(spec, tokens_lib.selected(spec, terms))
-  tokens = tokens_lib.view(spec, terms)
-  log_ratios, exempt = tokens_lib.ratio_logs(spec, tokens)
-  region = spec.trust_region(log_ratios, tokens, statistics)
-  region = region.exempting(exempt)
+  tokens, log_ratios, exempt, region = verdict(spec, terms, statistics)
   ratios = jnp.exp(log_ratios)
   compared = {}
   if spec.surrogate.pairwise:
