@@ -18,11 +18,16 @@ def publish(beside: pathlib.Path, path: pathlib.Path) -> None:
   _sync(path.parent)
 
 
+def write_bytes(path: pathlib.Path, content: bytes) -> None:
+  """Writes bytes; of several at once, one whole content stays."""
+  beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.beside")
+  beside.write_bytes(content)
+  publish(beside, path)
+
+
 def write_text(path: pathlib.Path, text: str) -> None:
   """Writes UTF-8 text; of several at once, one whole text stays."""
-  beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.beside")
-  beside.write_text(text, "utf-8")
-  publish(beside, path)
+  write_bytes(path, text.encode())
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:

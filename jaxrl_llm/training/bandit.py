@@ -113,9 +113,13 @@ def controls(
     if jax.process_index() == 0:
       path.parent.mkdir(parents=True, exist_ok=True)
       atomic.write_json(path, chosen)
-  else:
-    chosen = json.loads(path.read_text(encoding="utf-8"))
-  return dict.fromkeys(KEYS, chosen["bound"])
+  return chosen_controls(workdir, number)
+
+
+def chosen_controls(workdir: pathlib.Path, number: int) -> dict[str, float]:
+  """Returns the bounds that a round chose, from the file of `controls`."""
+  content = path_of(workdir, number).read_text(encoding="utf-8")
+  return dict.fromkeys(KEYS, json.loads(content)["bound"])
 
 
 def _bandit(settings: settings_lib.TrainSettings) -> Bandit:
