@@ -1,1 +1,1 @@
-"""Compares objectives on the same rollouts."""
+"""What finished rollouts tell: objectives compared, and the report of a run."""
