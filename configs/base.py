@@ -562,6 +562,14 @@ def get_config() -> ml_collections.ConfigDict:
   # Staleness: seeds of whole repetitions: versions, training and evaluation.
   config.lab.seeds = (0, 1)
 
+  config.report = ml_collections.ConfigDict()
+  # Working directories to show side by side, comma-separated; empty shows
+  # --workdir. The page is written under --workdir.
+  config.report.workdirs = ""
+  # Responses of the newest round that are shown token by token; 0 shows none
+  # and reads no model.
+  config.report.samples = 6
+
   config.export = ml_collections.ConfigDict()
   # Update whose checkpoint is written; empty takes the latest one.
   config.export.checkpoint = ""

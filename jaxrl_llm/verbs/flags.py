@@ -13,6 +13,9 @@ from jaxrl_llm.verbs import manual
 
 # Verbs that can do without a configuration.
 OPTIONAL = ("verify",)
+# Verbs that take model and objective from the working directory: without
+# --config they read base.py, whose other keys they leave alone.
+RECORDED = ("report",)
 # Sections where an unset key takes the registry's value.
 _REGISTRIES = ("objective", "allocation", "curation")
 
@@ -131,6 +134,8 @@ def _config_file(
   bare = not any(word.startswith("--config.") for word in others)
   if path is None and bare and verb in OPTIONAL:
     return None, others
+  if path is None and verb in RECORDED:
+    return keys.BASE_FILE, others
   if path is None:
     raise ValueError(
         f"{verb} needs a configuration; give --config=configs/quickstart.py"

@@ -18,6 +18,7 @@ VERBS = (
     "score",
     "replay",
     "staleness",
+    "report",
     "verify",
     "import-rollouts",
     "export-rollouts",

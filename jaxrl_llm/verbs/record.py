@@ -21,6 +21,7 @@ HARMLESS = (
     "evaluation.checkpoint",
     "export",
     "mesh",
+    "report",
     "run",
     "train.rollouts",
     "train.checkpoints_kept",
@@ -91,6 +92,29 @@ def select(
       if keys.within(key, sections) and not keys.within(key, _OF_A_PROCESS)
   }
   return json.loads(json.dumps(chosen))
+
+
+def restore(
+    config: ml_collections.ConfigDict, recorded: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """Returns a configuration with the keys that a config.json records.
+
+  Args:
+    config: has the keys that are not recorded; not changed.
+    recorded: of `read`.
+
+  Raises:
+    ValueError: a key that this version does not know.
+  """
+  config = config.copy_and_resolve_references()
+  valid = keys.flatten(config.to_dict())
+  keys.check(recorded, valid, FILE)
+  with config.ignore_type():
+    for name, value in recorded.items():
+      section, _, key = name.rpartition(".")
+      held = config[section] if section else config
+      held[key] = tuple(value) if isinstance(value, list) else value
+  return config
 
 
 def read(path: pathlib.Path) -> Mapping[str, Any]:

@@ -1,9 +1,9 @@
 """Runs the whole job: evaluate, rounds of generate and train, evaluate.
 
-Ends with a table (before, after, gain with intervals), a picture of reward,
-ratio and clipping, and the path of the checkpoint. Stopped anywhere, the same
-command resumes; finished, it shows the table again. --config.run.rounds may
-be raised to go on.
+Writes report.html anew after each round. Ends with a table (before, after,
+gain with intervals) and the paths of report and checkpoint. Stopped anywhere,
+the same command resumes; finished, it shows the table again.
+--config.run.rounds may be raised to go on.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from jaxrl_llm import hosts
 from jaxrl_llm.allocation import registry
 from jaxrl_llm.data import atomic
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
+from jaxrl_llm.lab import report as report_lib
 from jaxrl_llm.losses import objective
 from jaxrl_llm.models import sharding
 from jaxrl_llm.training import bandit
@@ -32,15 +33,15 @@ from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import generate
 from jaxrl_llm.verbs import parts
-from jaxrl_llm.verbs import picture
 from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import report
 from jaxrl_llm.verbs import train
 from jaxrl_llm.verbs import windows
 
 SECTIONS = (
     "seed", "mesh", "distributed", "model", "prompts", "sampling",
     "generation", "allocation", "reward", "objective", "critic", "curation",
-    "train", "run", "evaluation",
+    "train", "run", "evaluation", "report",
 )
 # Progress: rounds evaluated, and the folder of each evaluation by title.
 FILE = "run.json"
@@ -110,6 +111,7 @@ def _advance(
       print(f"evaluating {title}")
       _, folder = evaluate.of(job, state.params, state.updates, workdir)
       progress = _note(workdir, progress, title, folder, done)
+    report.refresh(job, state, workdir)
     if done >= config.run.rounds:
       windows.say_left(config, workdir, done)
       return progress
@@ -180,7 +182,7 @@ def _finish(
     workdir: pathlib.Path,
     progress: Mapping[str, Any],
 ) -> None:
-  """Prints the table, draws the picture, names the checkpoint."""
+  """Prints the table, names report and checkpoint."""
   if jax.process_index():
     return
   found = {
@@ -188,8 +190,9 @@ def _finish(
       for title, name in progress["evaluations"].items()
   }
   evaluate.show(found, config.evaluation.confidence)
-  drawn = picture.draw(workdir / "metrics.jsonl", workdir / "picture.png")
-  print(f"picture:    {drawn}")
+  page = workdir / report_lib.FILE
+  absent = f"none; python -m jaxrl_llm report --workdir={workdir} writes it"
+  print(f"report:     {page if page.is_file() else absent}")
   print(f"checkpoint: {checkpoints.latest(folders.checkpoints(workdir))}")
 
 

@@ -76,11 +76,14 @@ def finished(tmp_path_factory) -> tuple[pathlib.Path, str]:
   return workdir, finish(start("run", workdir))
 
 
-def test_run_ends_with_table_picture_and_checkpoint(finished):
+def test_run_ends_with_table_report_and_checkpoint(finished):
   workdir, output = finished
   for expected in ("before", "after round 2", "gain", "parsed", "exact match"):
     assert expected in output
-  assert (workdir / "picture.png").stat().st_size > 10_000
+  assert f"{workdir}/report.html" in output and "not written" not in output
+  page = (workdir / "report.html").read_text(encoding="utf-8")
+  updates = checkpoints.latest(workdir / "checkpoints").name[len("step_"):]
+  assert f"live / proximal after update {updates}:" in page
   assert f"{workdir}/checkpoints/step_" in output
   records = metrics.read(workdir / "metrics.jsonl")
   updates = [record for record in records if record["kind"] == "update"]
