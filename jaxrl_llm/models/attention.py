@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxrl_llm import types
 from jaxrl_llm.models import cache
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import scores as scores_lib
 
 Array = types.Array
 
@@ -34,6 +35,10 @@ def causal(
     parent_ids: Array,
     dtype: jnp.dtype,
     plain: bool = False,
+    *,
+    rule: scores_lib.Rule = scores_lib.Rule(),
+    positions: Array | None = None,
+    window: Array | None = None,
 ) -> Array:
   """Attends to the earlier tokens of the own segment and of its parent.
 
@@ -49,6 +54,9 @@ def causal(
       which lies before it in the row; the own one where there is none.
     dtype: compute dtype, that the inputs of products are rounded to.
     plain: use the twin that is differentiable forward (jax.jvp).
+    rule: how products become scores.
+    positions: int32 [B, T], index within the sequence; read with a window.
+    window: int32, how many tokens up to the own one are read; None: all.
 
   Returns:
     float32 [B, T, N, H]; on padding, anything finite.
@@ -68,9 +76,13 @@ def causal(
       jnp.transpose(queries, (0, 2, 3, 1, 4)),
       jnp.swapaxes(keys, 1, 2),
       jnp.swapaxes(values, 1, 2),
-      (fill(segment_ids), fill(parent_ids)),
+      (
+          (fill(segment_ids), fill(parent_ids)),
+          None if window is None else (fill(positions), window),
+      ),
       dtype,
       block,
+      rule,
   )
   outputs = jnp.transpose(outputs[:, :, :, :tokens], (0, 3, 1, 2, 4))
   return jnp.reshape(outputs, (rows, tokens, heads, head_dim))
@@ -113,33 +125,38 @@ def _add_block(array, part, number, block, axis):
   )
 
 
-def _scores(queries, keys, ids, pair, block):
-  """Returns masked, scaled scores [B, K, G · block, block] of a pair."""
+def _scores(queries, keys, reach, pair, block, rule):
+  """Returns masked scores [B, K, G · block, block] of a pair."""
   # Tied to the queries, or the scan over layers makes the masks of all blocks
   # beforehand, [T, T] for every head.
-  queries, ids, pair = jax.lax.optimization_barrier((queries, ids, pair))
+  queries, reach, pair = jax.lax.optimization_barrier((queries, reach, pair))
   scores = matmul.einsum("bkqh,bksh->bkqs", queries, keys)
-  scores *= queries.shape[-1] ** -0.5
+  scores = rule.scores(scores, queries.shape[-1])
   place = jnp.arange(block)
   later = pair[0] * block + place[:, None] < pair[1] * block + place
-  own, parent = (
-      _of_block(x, pair[0], block, 1)[:, :, None] for x in ids
-  )
-  segments = _of_block(ids[0], pair[1], block, 1)[:, None, :]
+  of_queries = lambda x: _of_block(x, pair[0], block, 1)[:, :, None]
+  of_keys = lambda x: _of_block(x, pair[1], block, 1)[:, None, :]
+  ids, near = reach
+  own, parent = map(of_queries, ids)
+  segments = of_keys(ids[0])
   allowed = ((own == segments) | (parent == segments)) & ~later
+  if near is not None:
+    # By position: between a response and its prompt others may lie.
+    positions, window = near
+    allowed &= of_queries(positions) - of_keys(positions) < window
   split = jnp.reshape(scores, (*scores.shape[:2], -1, block, block))
   split = jnp.where(allowed[:, None, None], split, _MASKED)
   return jnp.reshape(split, scores.shape)
 
 
-def _causal_forward(queries, keys, values, ids, dtype, block):
+def _causal_forward(queries, keys, values, reach, dtype, block, rule):
   """Returns outputs like queries and log-sums [B, K, G, T'], float32."""
   # Nothing here may become bits: they have no derivative.
   keys, values = (matmul.row_major(x.astype(dtype)) for x in (keys, values))
   blocks = queries.shape[3] // block
   if blocks > 1:
-    return _forward_pairs(queries, keys, values, ids, dtype, block)
-  scores = _scores(_merge(queries).astype(dtype), keys, ids, (0, 0), block)
+    return _forward_pairs(queries, keys, values, reach, dtype, block, rule)
+  scores = _scores(_merge(queries).astype(dtype), keys, reach, (0, 0), block, rule)
   # The maximum cancels from the softmax; so it needs no derivative.
   peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
   weights = jnp.exp(scores - peak)
@@ -154,7 +171,7 @@ def _causal_forward(queries, keys, values, ids, dtype, block):
   )
 
 
-def _forward_pairs(queries, keys, values, ids, dtype, block):
+def _forward_pairs(queries, keys, values, reach, dtype, block, rule):
   """Sums over pairs of blocks (arXiv 2205.14135, algorithm 1)."""
 
   def add(sums, pair):
@@ -162,7 +179,7 @@ def _forward_pairs(queries, keys, values, ids, dtype, block):
         _merge(_of_block(x, pair[0], block, 3)) for x in (queries, *sums)
     )
     key, value = (_of_block(x, pair[1], block, 2) for x in (keys, values))
-    scores = _scores(query.astype(dtype), key, ids, pair, block)
+    scores = _scores(query.astype(dtype), key, reach, pair, block, rule)
     # The maxima cancel from the softmax; so they need no derivative.
     largest = jnp.max(scores, axis=-1)
     risen = jax.lax.stop_gradient(jnp.maximum(peak, largest))
@@ -184,25 +201,24 @@ def _forward_pairs(queries, keys, values, ids, dtype, block):
   return outputs / totals[..., None], peaks + jnp.log(totals)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _causal(queries, keys, values, ids, dtype, block):
-  return _causal_forward(queries, keys, values, ids, dtype, block)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _causal(queries, keys, values, reach, dtype, block, rule):
+  return _causal_forward(queries, keys, values, reach, dtype, block, rule)
 
 
-def _causal_fwd(queries, keys, values, ids, dtype, block):
-  results = _causal_forward(queries, keys, values, ids, dtype, block)
+def _causal_fwd(queries, keys, values, reach, dtype, block, rule):
+  results = _causal_forward(queries, keys, values, reach, dtype, block, rule)
   bits = [matmul.to_bits(x.astype(dtype)) for x in (queries, keys, values)]
   bits, results = ad_checkpoint.checkpoint_name((bits, results), KEPT)
-  return results, (bits, ids, results)
+  return results, (bits, reach, results)
 
 
-def _causal_bwd(dtype, block, residuals, cotangents):
+def _causal_bwd(dtype, block, rule, residuals, cotangents):
   """Recomputes the scores pair by pair (arXiv 2205.14135, algorithm 4)."""
-  (queries, *keys_values), ids, results = residuals
+  (queries, *keys_values), reach, results = residuals
   keys, values = (
       matmul.row_major(matmul.from_bits(x)) for x in keys_values
   )
-  scale = keys.shape[-1] ** -0.5
   inner = jnp.sum(cotangents[0] * results[0], axis=-1)
 
   def of_pair(pair):
@@ -213,11 +229,12 @@ def _causal_bwd(dtype, block, residuals, cotangents):
     )
     key, value = (_of_block(x, pair[1], block, 2) for x in (keys, values))
     query = matmul.from_bits(query)
-    scores = _scores(query, key, ids, pair, block)
+    scores = _scores(query, key, reach, pair, block, rule)
     weights = jnp.exp(scores - log_sums[..., None])
     given = given.astype(dtype)
     to_weights = matmul.einsum("bkqh,bksh->bkqs", given, value)
-    to_scores = weights * (to_weights - shift[..., None]) * scale
+    to_scores = weights * (to_weights - shift[..., None])
+    to_scores *= rule.slopes(scores, keys.shape[-1])
     to_scores = to_scores.astype(dtype)
     return (
         matmul.einsum("bkqs,bksh->bkqh", to_scores, key),
@@ -260,6 +277,9 @@ def cached(
     recent_keys: Array,
     recent_values: Array,
     index: Array,
+    *,
+    rule: scores_lib.Rule = scores_lib.Rule(),
+    window: Array | None = None,
 ) -> Array:
   """Attends to what the cache holds, and to the tokens that came after.
 
@@ -272,18 +292,26 @@ def cached(
     recent_keys: compute dtype [S, K, R, H], of later tokens.
     recent_values: as recent_keys.
     index: int32, the last of them that is read, the new token's own.
+    rule: how products become scores.
+    window: int32, how many tokens up to the new one are read; None: all.
 
   Returns:
     float32 [S, N, H]; more capacity changes no bit of it.
   """
   slots, heads, head_dim = queries.shape
   queries = jnp.reshape(queries, (slots, keys.shape[1], -1, head_dim))
-  scale = head_dim**-0.5
-  scores = matmul.einsum("skgh,skhc->skgc", queries, keys) * scale
-  held = jnp.arange(keys.shape[3])[None, :] < lengths[:, None]
+  scores = matmul.einsum("skgh,skhc->skgc", queries, keys)
+  entries = jnp.arange(keys.shape[3])[None, :]
+  held = entries < lengths[:, None]
+  later = matmul.einsum("skgh,skrh->skgr", queries, recent_keys)
+  among = jnp.arange(later.shape[3])
+  made = among <= index
+  if window is not None:
+    held &= lengths[:, None] + index - entries < window
+    made &= index - among < window
+  scores, later = (rule.scores(x, head_dim) for x in (scores, later))
   scores = jnp.where(held[:, None, None], scores, _MASKED)
-  later = matmul.einsum("skgh,skrh->skgr", queries, recent_keys) * scale
-  later = jnp.where(jnp.arange(later.shape[3]) <= index, later, _MASKED)
+  later = jnp.where(made, later, _MASKED)
   peak = jnp.maximum(
       *(jnp.max(x, axis=-1, keepdims=True) for x in (scores, later))
   )

@@ -17,13 +17,18 @@ from jaxrl_llm.models import attention
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import layers
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import scores
 from jaxrl_llm.models import sharding
+from jaxrl_llm.models import weight_layout
 
 Array = types.Array
 
 # Collection of the rounded weights as bits, with the tree of `params` less
 # its norms. Without it each use rounds its own weight.
 ROUNDED = "rounded"
+
+# Reads more tokens than any row has.
+_NO_WINDOW = 2**30
 
 # What a backward pass keeps of each block's inside, by Policy.remat; "none"
 # recomputes nothing.
@@ -42,21 +47,25 @@ class Context:
 
   Attributes:
     tables: rotary cosines and sines, each float32 [..., H / 2].
+    local_tables: those of local layers; None where no layer is local.
     segment_ids: int32 [B, T] of packed rows; None while decoding.
     parent_ids: likewise, the segment that each continues.
     lengths: int32 [S], tokens that the cache holds, while decoding.
     index: int32, place of the new token among the recent ones, likewise.
+    positions: int32 [B, T] of packed rows; None where no layer is local.
   """
 
   tables: tuple[Array, Array]
+  local_tables: tuple[Array, Array] | None = None
   segment_ids: Array | None = None
   parent_ids: Array | None = None
   lengths: Array | None = None
   index: Array | None = None
+  positions: Array | None = None
 
 
 class Block(nn.Module):
-  """Attention and MLP of one Llama layer.
+  """Attention and MLP of one layer, of any family.
 
   Attributes:
     config: sizes.
@@ -102,15 +111,94 @@ class Block(nn.Module):
     return jnp.reshape(outputs, (*inputs.shape[: -len(read)], *made))
 
   def _norm(self, inputs, name):
-    ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
-    scale = self.param(name, ones, (self.config.width,))
-    return layers.rms_norm(inputs, scale, self.config.norm_epsilon)
+    scale = self._vector(name, inputs.shape[-1:], ("norm",))
+    return _norm(self.config, inputs, scale)
+
+  def _vector(self, name, shape, axes):
+    """Returns a parameter that is not rounded: a norm's weight or a bias."""
+    ones = name.endswith("norm") and not self.config.block.offset_norms
+    init = nn.initializers.ones if ones else nn.initializers.zeros
+    return self.param(name, nn.with_logical_partitioning(init, axes), shape)
+
+  def _added(self, outputs, name):
+    """Returns what attention or MLP adds to the residual stream."""
+    if not self.config.block.post_norms:
+      return outputs
+    # Kept, or the backward pass of the norm would repeat the product.
+    outputs = ad_checkpoint.checkpoint_name(outputs, "residual")
+    return self._norm(outputs, name)
+
+  def _heads(self, normed, tables):
+    """Returns queries, keys and values, rotated."""
+    config = self.config
+    d, h = config.width, config.head_dim
+    made = {}
+    for name, axis, count in (
+        ("query", "heads", config.heads),
+        ("key", "kv_heads", config.kv_heads),
+        ("value", "kv_heads", config.kv_heads),
+    ):
+      axes = (axis, "head_dim")
+      part = self._multiply(normed, name, (d,), (count, h), ("embed", *axes))
+      if config.block.biased_heads:
+        part += self._vector(f"{name}_bias", (count, h), axes)
+      if name != "value":
+        if config.block.normed_heads:
+          part = self._norm(part, f"{name}_norm")
+        part = layers.rotate(part, tables)
+      made[name] = part
+    return made.values()
+
+  def _attend(self, normed, cache, context, local):
+    """Returns float32 [..., N, H], and what `__call__` emits."""
+    config = self.config
+    tables, window = context.tables, None
+    if local is not None:
+      tables = jax.tree.map(
+          functools.partial(jnp.where, local), context.local_tables, tables
+      )
+      window = jnp.where(local, config.sliding_window, _NO_WINDOW)
+    query, key, value = self._heads(normed, tables)
+    scale = config.score_divisor and config.score_divisor**-0.5
+    options = {
+        "rule": scores.Rule(scale, config.score_softcap), "window": window
+    }
+    emitted = None
+    if self.serving:
+      emitted = tuple(
+          matmul.to_bits(x.astype(self.dtype)) for x in (key, value)
+      )
+    if cache is None:
+      return attention.causal(
+          query,
+          key,
+          value,
+          context.segment_ids,
+          context.parent_ids,
+          self.dtype,
+          self.plain,
+          positions=context.positions,
+          **options,
+      ), emitted
+    emitted = tuple(
+        jax.lax.dynamic_update_index_in_dim(recent, new, context.index, 2)
+        for recent, new in zip(cache[2:], emitted)
+    )
+    return attention.cached(
+        query.astype(self.dtype),
+        *cache[:2],
+        context.lengths,
+        *map(matmul.from_bits, emitted),
+        context.index,
+        **options,
+    ), emitted
 
   @nn.compact
   def __call__(
       self,
       residual: Array,
       cache: tuple[Array, ...] | None,
+      local: Array | None,
       context: Context,
   ) -> tuple[Array, tuple[Array, Array] | None]:
     """Applies the block.
@@ -120,6 +208,8 @@ class Block(nn.Module):
       cache: keys [S, K, H, C] and values [S, K, C, H] before the recent
         tokens, in the compute dtype, and bits of the recent ones, each
         [S, K, R, H]; or None.
+      local: bool, whether the layer reads the window alone; None where no
+        layer does.
       context: see Context.
 
     Returns:
@@ -129,49 +219,12 @@ class Block(nn.Module):
     config = self.config
     d, f, h = config.width, config.mlp_width, config.head_dim
     normed = self._norm(residual, "attention_norm")
-    query, key, value = (
-        self._multiply(
-            normed, name, (d,), (heads, h), ("embed", axis, "head_dim")
-        )
-        for name, heads, axis in (
-            ("query", config.heads, "heads"),
-            ("key", config.kv_heads, "kv_heads"),
-            ("value", config.kv_heads, "kv_heads"),
-        )
-    )
-    query = layers.rotate(query, context.tables)
-    key = layers.rotate(key, context.tables)
-    emitted = None
-    if self.serving:
-      emitted = tuple(
-          matmul.to_bits(x.astype(self.dtype)) for x in (key, value)
-      )
-    if cache is None:
-      attended = attention.causal(
-          query,
-          key,
-          value,
-          context.segment_ids,
-          context.parent_ids,
-          self.dtype,
-          self.plain,
-      )
-    else:
-      emitted = tuple(
-          jax.lax.dynamic_update_index_in_dim(recent, new, context.index, 2)
-          for recent, new in zip(cache[2:], emitted)
-      )
-      attended = attention.cached(
-          query.astype(self.dtype),
-          *cache[:2],
-          context.lengths,
-          *map(matmul.from_bits, emitted),
-          context.index,
-      )
-    residual += self._multiply(
+    attended, emitted = self._attend(normed, cache, context, local)
+    made = self._multiply(
         attended, "output", (config.heads, h), (d,),
         ("heads", "head_dim", "embed"),
     )
+    residual += self._added(made, "attention_post_norm")
     residual = sharding.constrain_rows(residual)
     residual = ad_checkpoint.checkpoint_name(residual, "residual")
     normed = self._norm(residual, "mlp_norm")
@@ -181,9 +234,11 @@ class Block(nn.Module):
     )
     round_ = matmul.round_through if self.plain else matmul.keep_rounded
     gate, up = (round_(x, self.dtype) for x in (gate, up))
-    residual += self._multiply(
-        nn.silu(gate) * up, "down", (f,), (d,), ("mlp", "embed")
+    activation = nn.gelu if config.block.gelu else nn.silu
+    made = self._multiply(
+        activation(gate) * up, "down", (f,), (d,), ("mlp", "embed")
     )
+    residual += self._added(made, "mlp_post_norm")
     return sharding.constrain_rows(residual), emitted
 
 
@@ -224,17 +279,19 @@ class Decoder(nn.Module):
           nn.with_logical_partitioning(normal, ("embed", "vocab")),
           (config.width, config.vocab_size),
       )
-    residual = _embed(embedding, tokens, self.dtype)
+    residual = _embed(config, embedding, tokens, self.dtype)
     block = Block
     if self.remat != "none":
       block = nn.remat(Block, prevent_cse=False, policy=_KEPT[self.remat])
     stack = _scan(block, config.layers)
     residual, _ = stack(config, self.dtype, self.plain, name="layers")(
-        sharding.constrain_rows(residual), None, context
+        sharding.constrain_rows(residual), None, _local(config), context
     )
-    ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
-    scale = self.param("final_norm", ones, (config.width,))
-    return layers.rms_norm(residual, scale, config.norm_epsilon)
+    zeros = config.block.offset_norms
+    init = nn.initializers.zeros if zeros else nn.initializers.ones
+    init = nn.with_logical_partitioning(init, ("norm",))
+    scale = self.param("final_norm", init, (config.width,))
+    return _norm(config, residual, scale)
 
 
 def _scan(block, length):
@@ -243,18 +300,31 @@ def _scan(block, length):
       block,
       variable_axes={"params": 0, ROUNDED: 0},
       split_rngs={"params": True},
-      in_axes=(0, nn.broadcast),
+      in_axes=(0, 0, nn.broadcast),
       length=length,
       metadata_params={nn.PARTITION_NAME: "layers"},
   )
 
 
-def _embed(embedding, tokens, dtype):
+def _local(config):
+  """Returns which layers are local, bool [L]; None where none is."""
+  return jnp.array(config.local_layers) if config.sliding_window else None
+
+
+def _norm(config, inputs, scale):
+  """Norms the last axis."""
+  if config.block.offset_norms:
+    scale = 1.0 + scale
+  return layers.rms_norm(inputs, scale, config.norm_epsilon)
+
+
+def _embed(config, embedding, tokens, dtype):
   """Returns rows of the embedding, rounded as every copy of it is."""
   # Gathered over the width beforehand, like every other weight.
   table = sharding.constrain(embedding, ("vocab", None))
   rows = matmul.from_bits(table[tokens])
-  return matmul.round_through(rows, dtype).astype(matmul.sum_dtype(dtype))
+  rows = matmul.round_through(rows, dtype).astype(matmul.sum_dtype(dtype))
+  return rows * config.width**0.5 if config.block.scaled_embedding else rows
 
 
 # Logical axes of the matrices [O, I] of `serving_layers`.
@@ -280,11 +350,12 @@ def serving_layers(
     parts: layers of each part; they add up to all.
 
   Returns:
-    A tree per part: matrices [L', O, I] in the compute dtype, norms [L', D].
+    A tree per part: matrices [L', O, I] in the compute dtype, norms and biases
+    as they are.
   """
 
   def turn(name, value):
-    if value.ndim == 2:  # Norms.
+    if name in weight_layout.VECTORS:
       return value
     made = value.shape[3:] if name == "output" else value.shape[2:]
     matrix = (value.shape[0], -1, math.prod(made))
@@ -326,21 +397,26 @@ def serve(
   """
   dtype = weights["head"].dtype
   residual = sharding.constrain_rows(
-      _embed(weights["embedding"], tokens, dtype)
+      _embed(config, weights["embedding"], tokens, dtype)
   )
   emitted = []
+  start, local = 0, _local(config)
   for part, held in zip(weights["parts"], cache, strict=True):
-    residual, made = _serve_part(config, dtype, part, residual, held, context)
+    end = start + part["mlp_norm"].shape[0]
+    kinds = None if local is None else local[start:end]
+    residual, made = _serve_part(
+        config, dtype, part, residual, held, kinds, context
+    )
     emitted.append(made)
-  hidden = layers.rms_norm(residual, weights["final_norm"], config.norm_epsilon)
-  return hidden, tuple(emitted)
+    start = end
+  return _norm(config, residual, weights["final_norm"]), tuple(emitted)
 
 
 # Under jit of its own, so that parts of one shape are traced once.
 @functools.partial(jax.jit, static_argnames=("config", "dtype"))
-def _serve_part(config, dtype, weights, residual, cache, context):
+def _serve_part(config, dtype, weights, residual, cache, local, context):
   """Applies the blocks of a part."""
   stack = _scan(Block, weights["mlp_norm"].shape[0])
   return stack(config, dtype, serving=True).apply(
-      {"params": weights}, residual, cache, context
+      {"params": weights}, residual, cache, local, context
   )

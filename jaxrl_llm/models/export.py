@@ -12,6 +12,7 @@ import numpy as np
 import safetensors.numpy
 
 from jaxrl_llm.models import config as model_config
+from jaxrl_llm.models import hf_config_writing
 from jaxrl_llm.models import hf_import
 from jaxrl_llm.models import weight_layout
 
@@ -76,8 +77,9 @@ def save(
   partial.mkdir()
   for name, content in tokenizer_files.items():
     _write(partial / name, content)
-  _write_json(partial / hf_import.GENERATION_CONFIG_FILE, _special_ids(config))
-  raw = _raw_config(config, dtype or config.stored_dtype)
+  special_ids = hf_config_writing.special_ids(config)
+  _write_json(partial / hf_import.GENERATION_CONFIG_FILE, special_ids)
+  raw = hf_config_writing.write(config, dtype or config.stored_dtype)
   _write_json(partial / hf_import.CONFIG_FILE, raw)
   _write_weights(partial, config, params, dtype, max_file_bytes)
   os.replace(partial, folder)
@@ -119,7 +121,7 @@ def _write_weights(
     dtype: str,
     max_file_bytes: int,
 ) -> None:
-  names = weight_layout.HUGGING_FACE_NAMES
+  names = weight_layout.hugging_face_names(config)
   shards = [{}]
   room = max_file_bytes
   for tensor in weight_layout.tensors(config, names):
@@ -151,56 +153,6 @@ def _write_shard(file: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
   shutil.copymode(file.with_name(hf_import.CONFIG_FILE), file)
   with open(file, "rb") as handle:
     os.fsync(handle.fileno())
-
-
-def _raw_config(
-    config: model_config.ModelConfig, dtype: str
-) -> dict[str, Any]:
-  return {
-      "architectures": ["LlamaForCausalLM"],
-      "model_type": config.family,
-      "hidden_act": "silu",
-      "attention_bias": False,
-      "mlp_bias": False,
-      "vocab_size": config.vocab_size,
-      "hidden_size": config.width,
-      "intermediate_size": config.mlp_width,
-      "num_hidden_layers": config.layers,
-      "num_attention_heads": config.heads,
-      "num_key_value_heads": config.kv_heads,
-      "head_dim": config.head_dim,
-      "max_position_embeddings": config.context_length,
-      "rms_norm_eps": config.norm_epsilon,
-      "rope_theta": config.rope_theta,
-      "rope_scaling": _raw_rope_scaling(config.rope_scaling),
-      "tie_word_embeddings": config.tied_embeddings,
-      "torch_dtype": dtype,
-      **_special_ids(config),
-  }
-
-
-def _raw_rope_scaling(
-    scaling: model_config.RopeScaling,
-) -> dict[str, Any] | None:
-  if scaling.kind == "none":
-    return None
-  raw = {"rope_type": scaling.kind, "factor": scaling.factor}
-  if scaling.kind == "llama3":
-    raw |= {
-        "low_freq_factor": scaling.low_frequency_factor,
-        "high_freq_factor": scaling.high_frequency_factor,
-        "original_max_position_embeddings": scaling.original_context_length,
-    }
-  return raw
-
-
-def _special_ids(config: model_config.ModelConfig) -> dict[str, Any]:
-  eos_ids = list(config.eos_ids)
-  return {
-      "bos_token_id": config.bos_id,
-      "eos_token_id": eos_ids[0] if len(eos_ids) == 1 else eos_ids or None,
-      "pad_token_id": config.pad_id,
-  }
 
 
 def _write_json(file: pathlib.Path, content: dict[str, Any]) -> None:

@@ -129,7 +129,7 @@ def _config(
     ) from error
   except (TypeError, ValueError) as error:
     raise ValueError(f"{path}: {error}") from error
-  names = weight_layout.HUGGING_FACE_NAMES
+  names = weight_layout.hugging_face_names(config)
   places = zip(
       weight_layout.tensors(config, _NAMES),
       weight_layout.tensors(config, names),

@@ -46,10 +46,17 @@ class TokenLogprobs:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What to compute beside the log-probs; static under jit."""
+  """What to compute beside the log-probs, and how; static under jit.
+
+  Attributes:
+    entropy: give the entropy.
+    topk: give this many most likely ids.
+    softcap: c of c · tanh(logit / c), before the temperature; 0: none.
+  """
 
   entropy: bool = False
   topk: int = 0
+  softcap: float = 0.0
 
 
 def token_logprobs(
@@ -133,8 +140,13 @@ def _put(tree, part, start):
   )
 
 
-def _scaled_logits(hidden, weight, temperatures):
-  logits = matmul.einsum("btd,vd->btv", hidden, weight)
+def capped(logits: Array, softcap: float) -> Array:
+  """Returns c · tanh(logits / c), or the logits where c is 0."""
+  return softcap * jnp.tanh(logits / softcap) if softcap else logits
+
+
+def _scaled_logits(hidden, weight, temperatures, softcap):
+  logits = capped(matmul.einsum("btd,vd->btv", hidden, weight), softcap)
   return logits / temperatures[..., None].astype(logits.dtype)
 
 
@@ -175,7 +187,8 @@ def _forward(hidden, weight, asked, request, chunk):
   def score(start):
     ask = _part(asked, start, chunk)
     part = _part(hidden, start, chunk)
-    return _score(_scaled_logits(part, weight, ask[1]), ask, request)
+    logits = _scaled_logits(part, weight, ask[1], request.softcap)
+    return _score(logits, ask, request)
 
   shapes = jax.eval_shape(score, 0)
   empty = jax.tree.map(
@@ -210,7 +223,7 @@ def _walk_fwd(hidden, weight, master, asked, request, chunk):
 
 def _walk_bwd(request, chunk, residuals, cotangent):
   """Makes each chunk's logits again and sends the gradient through them."""
-  del request
+  softcap = request.softcap
   hidden, weight, asked, result, log_sums = residuals
   cotangent = dataclasses.replace(cotangent, topk_ids=None)
   mask, dtype = asked[2], weight.dtype
@@ -220,10 +233,14 @@ def _walk_bwd(request, chunk, residuals, cotangent):
     to_hidden, to_master = sums
     start = index * chunk
     part, ask = _part((hidden, asked), start, chunk)
-    logits = _scaled_logits(part, weight, ask[1])
+    logits = _scaled_logits(part, weight, ask[1], softcap)
     to_logits = _logits_gradient(
         logits, ask, *_part((result, log_sums, cotangent), start, chunk)
-    ).astype(dtype)
+    )
+    if softcap:
+      share = logits * ask[1][..., None] / softcap
+      to_logits *= 1 - jnp.square(share)
+    to_logits = to_logits.astype(dtype)
     to_part = matmul.einsum("btv,vd->btd", to_logits, weight)
     to_master += matmul.outer(
         jnp.reshape(to_logits, (-1, to_logits.shape[-1])),

@@ -9,6 +9,7 @@ import numpy as np
 import safetensors
 
 from jaxrl_llm.models import config as model_config
+from jaxrl_llm.models import hf_config
 from jaxrl_llm.models import weight_layout
 
 CONFIG_FILE = "config.json"
@@ -21,16 +22,6 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 # Derived buffers that old checkpoints carry.
 _IGNORED_SUFFIX = ".rotary_emb.inv_freq"
-
-# Keys whose only supported value is given; absent means that value.
-_FIXED_KEYS = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "partial_rotary_factor": 1.0,
-    "quantization_config": None,
-    "sliding_window": None,
-}
 
 
 def load(
@@ -60,14 +51,14 @@ def load(
         located[name] = (file, *entry)
   _check_index(folder, located)
   if config.tied_embeddings:
-    _drop_tied_head(folder, located)
+    _drop_tied_head(folder, located, config)
   config = config.with_stored_dtypes(
       {name: dtype for name, (_, _, dtype) in located.items()}
   )
   handles = {file: _open(file) for file in files}
   params = weight_layout.assemble(
       config,
-      weight_layout.HUGGING_FACE_NAMES,
+      weight_layout.hugging_face_names(config),
       {name: shape for name, (_, shape, _) in located.items()},
       lambda tensor: handles[located[tensor.name][0]].get_tensor(tensor.name),
       str(folder),
@@ -80,24 +71,11 @@ def read_config(path: str | os.PathLike[str]) -> model_config.ModelConfig:
   folder = pathlib.Path(path)
   file = folder / CONFIG_FILE
   raw = _read_json(file)
-  family = raw.get("model_type")
-  if family not in model_config.FAMILIES:
-    raise ValueError(
-        f"{file}: model_type: expected one of "
-        f"{', '.join(model_config.FAMILIES)}, found {family!r}; choose a "
-        "model of a supported family."
-    )
-  for key, supported in _FIXED_KEYS.items():
-    if raw.get(key, supported) != supported:
-      raise ValueError(
-          f"{file}: {key}: expected {supported}, found {raw[key]!r}; choose a "
-          "model without it."
-      )
   generation = {}
   if (folder / GENERATION_CONFIG_FILE).exists():
     generation = _read_json(folder / GENERATION_CONFIG_FILE)
   try:
-    return _config_of(raw, generation)
+    return hf_config.read(raw, generation)
   except KeyError as error:
     raise ValueError(
         f"{file}: expected the key {error}, found none; take config.json "
@@ -105,59 +83,6 @@ def read_config(path: str | os.PathLike[str]) -> model_config.ModelConfig:
     ) from error
   except (TypeError, ValueError) as error:
     raise ValueError(f"{file}: {error}") from error
-
-
-def _config_of(
-    raw: dict[str, Any], generation: dict[str, Any]
-) -> model_config.ModelConfig:
-  heads = raw["num_attention_heads"]
-  rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-  theta = raw.get("rope_theta") or rope.get("rope_theta") or 10000.0
-  eos_ids = _ids(generation.get("eos_token_id", raw.get("eos_token_id")))
-  pad_ids = _ids(raw.get("pad_token_id")) or eos_ids[:1] or (0,)
-  bos_ids = _ids(raw.get("bos_token_id"))
-  return model_config.ModelConfig(
-      vocab_size=raw["vocab_size"],
-      width=raw["hidden_size"],
-      layers=raw["num_hidden_layers"],
-      heads=heads,
-      kv_heads=raw.get("num_key_value_heads") or heads,
-      head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-      mlp_width=raw["intermediate_size"],
-      rope_theta=float(theta),
-      rope_scaling=_rope_scaling(rope),
-      norm_epsilon=raw.get("rms_norm_eps", 1e-6),
-      tied_embeddings=raw.get("tie_word_embeddings", False),
-      context_length=raw["max_position_embeddings"],
-      bos_id=bos_ids[0] if bos_ids else None,
-      eos_ids=eos_ids,
-      pad_id=pad_ids[0],
-      family=raw["model_type"],
-  )
-
-
-def _rope_scaling(rope: dict[str, Any]) -> model_config.RopeScaling:
-  kind = rope.get("rope_type", rope.get("type", "default"))
-  if kind == "default":
-    return model_config.RopeScaling()
-  if kind == "llama3":
-    return model_config.RopeScaling(
-        kind="llama3",
-        factor=float(rope["factor"]),
-        low_frequency_factor=float(rope["low_freq_factor"]),
-        high_frequency_factor=float(rope["high_freq_factor"]),
-        original_context_length=rope["original_max_position_embeddings"],
-    )
-  # RopeScaling refuses a kind that it does not know.
-  return model_config.RopeScaling(kind=kind, factor=float(rope["factor"]))
-
-
-def _ids(value: int | list[int] | None) -> tuple[int, ...]:
-  """Turns one id, a list or None into a tuple; -1 means none."""
-  if value is None:
-    return ()
-  values = value if isinstance(value, list) else [value]
-  return tuple(dict.fromkeys(v for v in values if v >= 0))
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -230,9 +155,13 @@ def _read_header(
   return entries
 
 
-def _drop_tied_head(folder: pathlib.Path, located: dict[str, Any]) -> None:
+def _drop_tied_head(
+    folder: pathlib.Path,
+    located: dict[str, Any],
+    config: model_config.ModelConfig,
+) -> None:
   """Removes a head that only repeats the embedding; refuses another one."""
-  names = weight_layout.HUGGING_FACE_NAMES
+  names = weight_layout.hugging_face_names(config)
   head, embedding = names["head"], names["embedding"]
   if head not in located or embedding not in located:
     return

@@ -1,5 +1,7 @@
 """Parts without weights of their own: norms and rotary positions."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,25 +27,63 @@ def rms_norm(inputs: Array, scale: Array, epsilon: float) -> Array:
   return inputs * jax.lax.rsqrt(mean_square + epsilon) * scale
 
 
-def rotary_frequencies(config: config_lib.ModelConfig) -> np.ndarray:
-  """Returns the angle per position of each rotated pair, float64 [H / 2]."""
+def rotary_frequencies(
+    config: config_lib.ModelConfig, local: bool = False
+) -> np.ndarray:
+  """Returns the angle per position of each rotated pair, float64 [H / 2].
+
+  Args:
+    config: base and scaling.
+    local: take those of local layers, where they have a base of their own.
+  """
   exponents = np.arange(0, config.head_dim, 2) / config.head_dim
+  if local and config.local_rope_theta is not None:
+    return config.local_rope_theta**-exponents
   frequencies = config.rope_theta**-exponents
   scaling = config.rope_scaling
   if scaling.kind == "none":
     return frequencies
   if scaling.kind == "linear":
     return frequencies / scaling.factor
-  wavelengths = 2 * np.pi / frequencies
-  low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+  if scaling.kind == "yarn":
+    kept = _kept_by_yarn(config)
+  else:
+    wavelengths = 2 * np.pi / frequencies
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = (scaling.original_context_length / wavelengths - low) / (high - low)
+    kept = np.clip(kept, 0.0, 1.0)
   # 0 where the whole factor applies, 1 where the frequency stays.
-  kept = (scaling.original_context_length / wavelengths - low) / (high - low)
-  kept = np.clip(kept, 0.0, 1.0)
   return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
+def _kept_by_yarn(config):
+  """Returns how much of each frequency stays (arXiv 2309.00071, eq. 22, 23).
+
+  As its authors' code has it: the ramp is linear in the index of the pair,
+  between whole indices.
+  """
+  scaling = config.rope_scaling
+  last = config.head_dim - 1
+
+  def index(rotations):
+    length = scaling.original_context_length / (2 * math.pi * rotations)
+    return config.head_dim * math.log(length) / (
+        2 * math.log(config.rope_theta)
+    )
+
+  low = max(math.floor(index(scaling.fast_rotations)), 0)
+  high = min(math.ceil(index(scaling.slow_rotations)), last)
+  if low == high:
+    high += 0.001  # The released code's way around a division by 0.
+  ramp = (np.arange(config.head_dim // 2) - low) / (high - low)
+  return 1 - np.clip(ramp, 0.0, 1.0)
+
+
 def rotary_tables(
-    config: config_lib.ModelConfig, positions: Array, dtype: jnp.dtype
+    config: config_lib.ModelConfig,
+    positions: Array,
+    dtype: jnp.dtype,
+    local: bool = False,
 ) -> tuple[Array, Array]:
   """Returns cosines and sines, each `dtype` [..., H / 2].
 
@@ -51,10 +91,20 @@ def rotary_tables(
     config: gives the frequencies.
     positions: int32 [...], index of the token within its sequence.
     dtype: float32 or wider; angles lose their digits in less.
+    local: see `rotary_frequencies`.
   """
-  frequencies = jnp.asarray(rotary_frequencies(config), dtype)
+  frequencies = jnp.asarray(rotary_frequencies(config, local), dtype)
   angles = positions[..., None].astype(dtype) * frequencies
-  return jnp.cos(angles), jnp.sin(angles)
+  tables = jnp.cos(angles), jnp.sin(angles)
+  scaling = config.rope_scaling
+  if scaling.kind != "yarn" or (
+      local and config.local_rope_theta is not None
+  ):
+    return tables
+  magnitude = scaling.magnitude
+  if magnitude is None:
+    magnitude = 0.1 * math.log(scaling.factor) + 1.0
+  return tuple(magnitude * table for table in tables)
 
 
 def rotate(heads: Array, tables: tuple[Array, Array]) -> Array:

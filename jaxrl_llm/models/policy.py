@@ -8,6 +8,9 @@ One network, many parameter trees (live, proximal, reference, …). A tree is
               "gate": [L, D, F], "up": [L, D, F], "down": [L, F, D]},
    "final_norm": [D], "head": [D, V] only when the embedding is not tied}
 of float32 masters; rotary pairs are (i, i + H/2), as in Hugging Face Llama.
+Families whose blocks have more add, by layer, "query_bias" [L, N, H],
+"key_bias" and "value_bias" [L, K, H], "query_norm" and "key_norm" [L, H],
+"attention_post_norm" and "mlp_post_norm" [L, D].
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +33,7 @@ from jaxrl_llm.models import layers
 from jaxrl_llm.models import matmul
 from jaxrl_llm.models import settings as settings_lib
 from jaxrl_llm.models import sharding
+from jaxrl_llm.models import weight_layout
 from jaxrl_llm.models import weights
 
 Array = types.Array
@@ -49,7 +53,6 @@ resize = cache_lib.resize
 check_target = export.check_target
 fingerprint = fingerprints.of_weights
 
-_NORMS = ("attention_norm", "mlp_norm", "final_norm")
 # The head's products read it whole, the embedding is read by rows: in
 # bfloat16 the two want different forms (see matmul.to_bits).
 _ROUNDED_HEAD = "rounded_head"
@@ -102,12 +105,22 @@ class Policy:
     return jnp.dtype(self.compute_dtype)
 
   def _tables(self, positions):
-    return layers.rotary_tables(
-        self.config, positions, matmul.sum_dtype(self._dtype)
-    )
+    """Returns rotary tables by the names of decoder.Context."""
+    local = self.config.sliding_window > 0
+    names = {"tables": False} | ({"local_tables": True} if local else {})
+    dtype = matmul.sum_dtype(self._dtype)
+    return {
+        name: layers.rotary_tables(self.config, positions, dtype, kind)
+        for name, kind in names.items()
+    }
 
   def _packed(self, positions, segment_ids, parent_ids):
-    return decoder.Context(self._tables(positions), segment_ids, parent_ids)
+    return decoder.Context(
+        **self._tables(positions),
+        segment_ids=segment_ids,
+        parent_ids=parent_ids,
+        positions=positions if self.config.sliding_window else None,
+    )
 
   def compute_copy(self, params: PyTree) -> PyTree:
     """Rounds the weights of products to the compute dtype, once.
@@ -119,15 +132,15 @@ class Policy:
       params: masters.
 
     Returns:
-      The tree of `params` with weights as `matmul.to_bits` gives them and
-      norm scales as they are, and "rounded_head" [V, D] in the compute dtype
+      The tree of `params` with weights as `matmul.to_bits` gives them, norms
+      and biases as they are, and "rounded_head" [V, D] in the compute dtype
       beside them.
     """
     if _ROUNDED_HEAD in params:
       return params
 
     def round_weight(path, value):
-      if path[-1].key in _NORMS:
+      if path[-1].key in weight_layout.VECTORS:
         return value
       return matmul.to_bits(value.astype(self._dtype))
 
@@ -147,7 +160,7 @@ class Policy:
     stack = {
         name: weight
         for name, weight in rounded["layers"].items()
-        if name not in _NORMS
+        if name not in weight_layout.VECTORS
     }
     variables = {"params": params, decoder.ROUNDED: {"layers": stack}}
     return network.apply(variables, tokens, context)
@@ -211,7 +224,7 @@ class Policy:
         temperatures[:, 1:],
         scored,
         None if gather_ids is None else gather_ids[:, 1:],
-        head.Request(entropy, topk),
+        head.Request(entropy, topk, self.config.logit_softcap),
         plain,
     )
     return jax.tree.map(
@@ -319,10 +332,10 @@ class Policy:
 
   def _logits(self, weights, hidden):
     weight = weights["head"]
+    logits = matmul.einsum("sd,vd->sv", hidden.astype(weight.dtype), weight)
     # Each row whole on one device: what is drawn from it needs all of it.
-    return sharding.constrain_rows(
-        matmul.einsum("sd,vd->sv", hidden.astype(weight.dtype), weight)
-    )
+    logits = sharding.constrain_rows(logits)
+    return head.capped(logits, self.config.logit_softcap)
 
   def decode(
       self, weights: PyTree, cache: Cache, lengths: Array
@@ -353,7 +366,7 @@ class Policy:
       hidden, made = decoder.serve(
           self.config, weights, tokens,
           [(*part, *r) for part, *r in zip(held, recent.keys, recent.values)],
-          decoder.Context(tables, lengths=lengths, index=index),
+          decoder.Context(**tables, lengths=lengths, index=index),
       )
       return Recent(*zip(*made)), self._logits(weights, hidden)
 

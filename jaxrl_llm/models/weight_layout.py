@@ -26,7 +26,14 @@ _INPUT_AXES = {
     "head": 1,
 }
 
-HUGGING_FACE_NAMES = {
+# Leaves that no product reads: norms and biases, never rounded.
+VECTORS = frozenset({
+    "attention_norm", "query_bias", "key_bias", "value_bias", "query_norm",
+    "key_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm",
+    "final_norm",
+})
+
+_HUGGING_FACE_NAMES = {
     "embedding": "model.embed_tokens.weight",
     "layers/attention_norm": "model.layers.{layer}.input_layernorm.weight",
     "layers/query": "model.layers.{layer}.self_attn.q_proj.weight",
@@ -41,7 +48,30 @@ HUGGING_FACE_NAMES = {
     "layers/down": "model.layers.{layer}.mlp.down_proj.weight",
     "final_norm": "model.norm.weight",
     "head": "lm_head.weight",
+    "layers/query_bias": "model.layers.{layer}.self_attn.q_proj.bias",
+    "layers/key_bias": "model.layers.{layer}.self_attn.k_proj.bias",
+    "layers/value_bias": "model.layers.{layer}.self_attn.v_proj.bias",
+    "layers/query_norm": "model.layers.{layer}.self_attn.q_norm.weight",
+    "layers/key_norm": "model.layers.{layer}.self_attn.k_norm.weight",
 }
+# With norms after the parts, the name of Llama's second one means another.
+_POST_NORM_NAMES = {
+    "layers/attention_post_norm": (
+        "model.layers.{layer}.post_attention_layernorm.weight"
+    ),
+    "layers/mlp_norm": (
+        "model.layers.{layer}.pre_feedforward_layernorm.weight"
+    ),
+    "layers/mlp_post_norm": (
+        "model.layers.{layer}.post_feedforward_layernorm.weight"
+    ),
+}
+
+
+def hugging_face_names(config: model_config.ModelConfig) -> dict[str, str]:
+  """Returns leaf → name in a Hugging Face folder, {layer} for the layer."""
+  extra = _POST_NORM_NAMES if config.block.post_norms else {}
+  return _HUGGING_FACE_NAMES | extra
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +92,9 @@ class Tensor:
 
   @property
   def file_shape(self) -> tuple[int, ...]:
-    """Shape in the file: [out, in] for matrices of products."""
+    """Shape in the file: [out, in] for matrices of products, else flat."""
+    if self.leaf.rpartition("/")[2] in VECTORS:
+      return (math.prod(self.shape),)
     inputs = _INPUT_AXES.get(self.leaf, 0)
     if not inputs:
       return self.shape
@@ -71,13 +103,13 @@ class Tensor:
   def to_parameter(self, array: np.ndarray) -> np.ndarray:
     """Turns the file's array into the parameter of this layer."""
     if self.leaf not in _INPUT_AXES:
-      return array
+      return array.reshape(self.shape)
     return array.T.reshape(self.shape)
 
   def to_file(self, parameter: np.ndarray) -> np.ndarray:
     """Turns the parameter of this layer into the file's array."""
     if self.leaf not in _INPUT_AXES:
-      return parameter
+      return parameter.reshape(self.file_shape)
     return parameter.reshape(self.file_shape[::-1]).T
 
 
@@ -98,6 +130,20 @@ def shapes(config: model_config.ModelConfig) -> dict[str, tuple[int, ...]]:
       "layers/down": (n_layers, mlp, width),
       "final_norm": (width,),
   }
+  block, head_dim = config.block, config.head_dim
+  if block.biased_heads:
+    kv_bias = (n_layers, config.kv_heads, head_dim)
+    leaves |= {
+        "layers/query_bias": (n_layers, config.heads, head_dim),
+        "layers/key_bias": kv_bias,
+        "layers/value_bias": kv_bias,
+    }
+  if block.normed_heads:
+    names = ("layers/query_norm", "layers/key_norm")
+    leaves |= dict.fromkeys(names, (n_layers, head_dim))
+  if block.post_norms:
+    names = ("layers/attention_post_norm", "layers/mlp_post_norm")
+    leaves |= dict.fromkeys(names, (n_layers, width))
   if not config.tied_embeddings:
     leaves["head"] = (width, config.vocab_size)
   return leaves
@@ -155,7 +201,7 @@ def assemble(
     ValueError: when tensors are missing, unknown or of another shape.
   """
   wanted = {tensor.name: tensor for tensor in tensors(config, names)}
-  _check_names(wanted, found, source)
+  _check_names(wanted, found, source, config.family)
   for tensor in wanted.values():
     if tuple(found[tensor.name]) != tensor.file_shape:
       raise ValueError(
@@ -178,7 +224,10 @@ def assemble(
 
 
 def _check_names(
-    wanted: Mapping[str, Tensor], found: Mapping[str, object], source: str
+    wanted: Mapping[str, Tensor],
+    found: Mapping[str, object],
+    source: str,
+    family: str,
 ) -> None:
   missing = [name for name in wanted if name not in found]
   if missing:
@@ -190,7 +239,7 @@ def _check_names(
   extra = [name for name in found if name not in wanted]
   if extra:
     raise ValueError(
-        f"{source}: expected the {len(wanted)} tensors of a plain Llama, "
+        f"{source}: expected the {len(wanted)} tensors of a {family}, "
         f"found {len(extra)} more (first: {extra[0]}); remove them or choose "
         "a model of a supported family."
     )

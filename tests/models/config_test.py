@@ -27,7 +27,7 @@ def test_model_config_names_what_is_wrong(changes, word):
 @pytest.mark.parametrize(
     "arguments, word",
     [
-        (("yarn",), "yarn"),
+        (("longrope",), "longrope"),
         (("linear", 0.5), "factor"),
         (("llama3", 8.0, 4.0, 4.0), "high_frequency_factor"),
     ],

@@ -138,13 +138,13 @@ def test_earlier_spelling_of_rotary_settings(folder):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"model_type": "qwen2"}, ("model_type", "llama", "qwen2")),
+        ({"model_type": "qwen3_moe"}, ("model_type", "llama", "qwen3_moe")),
         ({"hidden_act": "gelu"}, ("hidden_act", "silu", "gelu")),
         ({"attention_bias": True}, ("attention_bias",)),
         ({"quantization_config": {"bits": 4}}, ("quantization_config",)),
         (
-            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
-            ("yarn", "linear"),
+            {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}},
+            ("longrope", "linear"),
         ),
         ({"num_key_value_heads": 4}, ("kv_heads",)),
         ({"vocab_size": "many"}, ("config.json",)),

