@@ -1,7 +1,7 @@
 """Exports: bit-identical, lossless, atomic. (By hand: transformers loads one.)
 
-make_llama.py's environment loads an export of each fixture with no missing or
-unexpected key, identical tensors and identical logits.
+make_families.py's environment loads an export of each fixture with no missing
+or unexpected key, identical tensors and identical logits.
 """
 
 import json
@@ -42,9 +42,12 @@ def mixed(tmp_path):
   return folder
 
 
-@pytest.mark.parametrize("kind", ["tied", "untied", "mixed"])
+@pytest.mark.parametrize("kind", [
+    "llama_tied", "llama_untied", "mixed", "qwen2", "qwen2_yarn", "qwen3",
+    "gemma2", "gemma3",
+])
 def test_import_then_export_is_bit_identical(tmp_path, kind):
-  source = {"tied": TIED, "untied": UNTIED}.get(kind) or mixed(tmp_path)
+  source = mixed(tmp_path) if kind == "mixed" else GOLDEN / kind
   config, params = weights.read(source)
   export.save(tmp_path / "out", config, params, {})
   assert raw_tensors(tmp_path / "out") == raw_tensors(source)
