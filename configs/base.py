@@ -43,6 +43,17 @@ def get_config() -> ml_collections.ConfigDict:
   # What the backward pass recomputes of each layer: none, products (all but
   # what its matrix products need), layers (all; the least memory).
   config.model.remat = "products"
+  # Rank of the adapters that are trained in the place of the weights (LoRA);
+  # 0 trains the weights.
+  config.model.lora_rank = 0
+  # alpha: adapters count alpha / rank times; unset: twice the rank.
+  config.model.lora_alpha = placeholder(float)
+  # Matrices with adapters, comma-separated: query, key, value, output, gate,
+  # up, down; unset: all of them.
+  config.model.lora_targets = placeholder(str)
+  # What the weights beside adapters are stored in: float32, bfloat16, or int8
+  # (matrices of the layers; the rest bfloat16); unset: bfloat16.
+  config.model.lora_base_dtype = placeholder(str)
 
   config.prompts = ml_collections.ConfigDict()
   # reasoning_gym, jsonl (JSON lines or one JSON array) or tfds.
@@ -499,6 +510,10 @@ def get_config() -> ml_collections.ConfigDict:
   config.train.keep_uniform_groups = False
   # Reference policy for KL terms: a model path; empty takes the start policy.
   config.train.reference = ""
+  # What its weights are stored in: float32, bfloat16, or int8 (matrices of the
+  # layers; the rest bfloat16); unset: float32, or what the base of adapters is
+  # in where that is the reference.
+  config.train.reference_dtype = placeholder(str)
   # Chooses the bound of objective.trust_region=clip anew each round: none,
   # ucb1 (on mean rewards), pb_ppo (the rule of its official code).
   config.train.clip_bandit = "none"
@@ -575,6 +590,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.export.checkpoint = ""
   # Folder to write; empty is `export` under --workdir.
   config.export.folder = ""
+  # model: all weights, adapters merged into them; or peft: the adapters alone,
+  # as PEFT reads them.
+  config.export.format = "model"
 
   config.import_rollouts = ml_collections.ConfigDict()
   # JSON-lines or Parquet files, comma-separated; a name with * is a pattern.

@@ -1,6 +1,7 @@
 """Writes a Hugging Face folder that `transformers` and this package load."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import json
 import os
 import pathlib
@@ -71,17 +72,29 @@ def save(
     )
   check_target(folder)
   _check_shapes(config, params)
+  with folder_of(folder) as partial:
+    for name, content in tokenizer_files.items():
+      _write(partial / name, content)
+    special_ids = hf_config_writing.special_ids(config)
+    write_json(partial / hf_import.GENERATION_CONFIG_FILE, special_ids)
+    raw = hf_config_writing.write(config, dtype or config.stored_dtype)
+    write_json(partial / hf_import.CONFIG_FILE, raw)
+    _write_weights(partial, config, params, dtype, max_file_bytes)
+
+
+@contextlib.contextmanager
+def folder_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Gives a folder to fill, which becomes `folder` when it is complete.
+
+  Raises:
+    FileExistsError: there is something in `folder`.
+  """
+  check_target(folder)
   folder.parent.mkdir(parents=True, exist_ok=True)
   partial = folder.with_name(folder.name + ".partial")
   shutil.rmtree(partial, ignore_errors=True)  # Of a run that was killed.
   partial.mkdir()
-  for name, content in tokenizer_files.items():
-    _write(partial / name, content)
-  special_ids = hf_config_writing.special_ids(config)
-  _write_json(partial / hf_import.GENERATION_CONFIG_FILE, special_ids)
-  raw = hf_config_writing.write(config, dtype or config.stored_dtype)
-  _write_json(partial / hf_import.CONFIG_FILE, raw)
-  _write_weights(partial, config, params, dtype, max_file_bytes)
+  yield partial
   os.replace(partial, folder)
 
 
@@ -142,7 +155,7 @@ def _write_weights(
     _write_shard(folder / file, shard)
     weight_map |= dict.fromkeys(shard, file)
   total = sum(array.nbytes for shard in shards for array in shard.values())
-  _write_json(folder / hf_import.INDEX_FILE, {
+  write_json(folder / hf_import.INDEX_FILE, {
       "metadata": {"total_size": total}, "weight_map": weight_map,
   })
 
@@ -155,7 +168,8 @@ def _write_shard(file: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     os.fsync(handle.fileno())
 
 
-def _write_json(file: pathlib.Path, content: dict[str, Any]) -> None:
+def write_json(file: pathlib.Path, content: dict[str, Any]) -> None:
+  """Writes JSON, and waits until it is on the disk."""
   _write(file, (json.dumps(content, indent=2) + "\n").encode())
 
 

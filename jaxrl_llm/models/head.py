@@ -52,17 +52,19 @@ class Request:
     entropy: give the entropy.
     topk: give this many most likely ids.
     softcap: c of c · tanh(logit / c), before the temperature; 0: none.
+    frozen: there is no master, and nothing takes the weight's gradient.
   """
 
   entropy: bool = False
   topk: int = 0
   softcap: float = 0.0
+  frozen: bool = False
 
 
 def token_logprobs(
     hidden: Array,
     weight: Array,
-    master: Array,
+    master: Array | None,
     targets: Array,
     temperatures: Array,
     mask: Array,
@@ -75,7 +77,8 @@ def token_logprobs(
   Args:
     hidden: float32 [B, T, D].
     weight: compute dtype [V, D]; receives no gradient.
-    master: float32 [V, D], receives the gradient.
+    master: float32 [V, D], receives the gradient; None where the request
+      says frozen.
     targets: int32 [B, T], scored ids.
     temperatures: float32 [B, T], positive where mask holds.
     mask: bool [B, T], positions that are asked for.
@@ -203,7 +206,8 @@ def _forward(hidden, weight, asked, request, chunk):
 
 def _plain_walk(hidden, weight, master, asked, request, chunk):
   dtype = weight.dtype
-  weight = matmul.round_through(master, dtype).astype(dtype)
+  if not request.frozen:
+    weight = matmul.round_through(master, dtype).astype(dtype)
   return _forward(hidden.astype(dtype), weight, asked, request, chunk)[0]
 
 
@@ -242,15 +246,16 @@ def _walk_bwd(request, chunk, residuals, cotangent):
       to_logits *= 1 - jnp.square(share)
     to_logits = to_logits.astype(dtype)
     to_part = matmul.einsum("btv,vd->btd", to_logits, weight)
-    to_master += matmul.outer(
-        jnp.reshape(to_logits, (-1, to_logits.shape[-1])),
-        jnp.reshape(part, (-1, part.shape[-1])),
-    )
+    if not request.frozen:
+      to_master += matmul.outer(
+          jnp.reshape(to_logits, (-1, to_logits.shape[-1])),
+          jnp.reshape(part, (-1, part.shape[-1])),
+      )
     return _put(to_hidden, to_part, start), to_master
 
   zeros = (
       jnp.zeros(hidden.shape, total_dtype),
-      jnp.zeros(weight.shape, total_dtype),
+      None if request.frozen else jnp.zeros(weight.shape, total_dtype),
   )
   sums = jax.lax.fori_loop(0, _chunks(mask, chunk), step, zeros)
   return sums[0], None, sums[1], None

@@ -23,14 +23,18 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm import types
+from jaxrl_llm.models import block
 from jaxrl_llm.models import cache as cache_lib
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import decoder
 from jaxrl_llm.models import export
 from jaxrl_llm.models import fingerprints
+from jaxrl_llm.models import frozen
 from jaxrl_llm.models import head
 from jaxrl_llm.models import layers
+from jaxrl_llm.models import lora as lora_lib
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import peft_export
 from jaxrl_llm.models import settings as settings_lib
 from jaxrl_llm.models import sharding
 from jaxrl_llm.models import weight_layout
@@ -52,10 +56,11 @@ no_recent = cache_lib.no_recent
 resize = cache_lib.resize
 check_target = export.check_target
 fingerprint = fingerprints.of_weights
+STORAGES = frozen.STORAGES
+base = lora_lib.base
+trained = lora_lib.trained
+with_trained = lora_lib.with_trained
 
-# The head's products read it whole, the embedding is read by rows: in
-# bfloat16 the two want different forms (see matmul.to_bits).
-_ROUNDED_HEAD = "rounded_head"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +74,39 @@ class Policy:
       log-probs stay in float32 or wider.
     remat: what a backward pass recomputes of each layer: nothing (none), all
       but what its products need (products), or all of it (layers).
+    lora: adapters that are trained in the place of the weights, or None.
+    base_dtype: what the weights beside adapters are stored in (see frozen.py).
   """
 
   config: ModelConfig
   compute_dtype: str = "bfloat16"
   remat: str = "products"
+  lora: lora_lib.Lora | None = None
+  base_dtype: str = "float32"
 
   def init(self, key: Array) -> PyTree:
-    """Draws random float32 parameters."""
-    return nn.unbox(self._boxed(key))
+    """Draws random float32 parameters, with adapters where there are some."""
+    return self.start(nn.unbox(self._boxed(key)), key)
+
+  def start(self, masters: PyTree, key: Array) -> PyTree:
+    """Returns what training starts from.
+
+    Args:
+      masters: float32 parameters.
+      key: the adapters are drawn with it.
+
+    Returns:
+      The masters, or {"adapters", "base"} (see lora.py).
+    """
+    if self.lora is None:
+      return masters
+    base = masters
+    if self.base_dtype != "float32":
+      base = frozen.freeze(masters, self.base_dtype)
+    return {
+        lora_lib.ADAPTERS: lora_lib.init(self.lora, self.config, key),
+        lora_lib.BASE: base,
+    }
 
   def _boxed(self, key):
     tokens = jnp.zeros((1, 2), jnp.int32)
@@ -93,6 +122,26 @@ class Policy:
   @functools.cached_property
   def logical_axes(self) -> PyTree:
     """Tuples of logical axis names, in the tree of the parameters."""
+    return self.axes_like(self.shapes)
+
+  def axes_like(self, params: PyTree) -> PyTree:
+    """Tuples of logical axis names, in the tree of `params`.
+
+    Args:
+      params: arrays or shapes: masters, a frozen tree (see frozen.py), or one
+        with adapters.
+    """
+    if lora_lib.has_adapters(params):
+      return {
+          lora_lib.ADAPTERS: lora_lib.axes(self.lora, self._master_axes),
+          lora_lib.BASE: self.axes_like(params[lora_lib.BASE]),
+      }
+    if frozen.HEAD in params:
+      return frozen.axes_like(params, self._master_axes)
+    return self._master_axes
+
+  @functools.cached_property
+  def _master_axes(self):
     boxed = jax.eval_shape(self._boxed, jax.random.key(0))
     return jax.tree.map(
         lambda box: tuple(box.names),
@@ -105,7 +154,7 @@ class Policy:
     return jnp.dtype(self.compute_dtype)
 
   def _tables(self, positions):
-    """Returns rotary tables by the names of decoder.Context."""
+    """Returns rotary tables by the names of block.Context."""
     local = self.config.sliding_window > 0
     names = {"tables": False} | ({"local_tables": True} if local else {})
     dtype = matmul.sum_dtype(self._dtype)
@@ -115,7 +164,7 @@ class Policy:
     }
 
   def _packed(self, positions, segment_ids, parent_ids):
-    return decoder.Context(
+    return block.Context(
         **self._tables(positions),
         segment_ids=segment_ids,
         parent_ids=parent_ids,
@@ -126,44 +175,75 @@ class Policy:
     """Rounds the weights of products to the compute dtype, once.
 
     What takes no gradient may take the copy in place of the masters and gives
-    the same numbers. A copy of a copy is the copy itself.
+    the same numbers. A copy of a copy is the copy itself, as is one of any
+    frozen tree. Of a tree with adapters the base alone is copied.
 
     Args:
       params: masters.
 
     Returns:
-      The tree of `params` with weights as `matmul.to_bits` gives them, norms
-      and biases as they are, and "rounded_head" [V, D] in the compute dtype
-      beside them.
+      A frozen tree (see frozen.py) in the compute dtype.
     """
-    if _ROUNDED_HEAD in params:
+    if lora_lib.has_adapters(params):
+      base = self.compute_copy(params[lora_lib.BASE])
+      return params | {lora_lib.BASE: base}
+    if frozen.HEAD in params:
       return params
+    return frozen.freeze(params, self._dtype)
 
-    def round_weight(path, value):
-      if path[-1].key in weight_layout.VECTORS:
-        return value
-      return matmul.to_bits(value.astype(self._dtype))
+  def without_adapters(self) -> "Policy":
+    """Returns the policy whose parameters are those that `merged` gives."""
+    return dataclasses.replace(self, lora=None, base_dtype="float32")
 
-    copy = jax.tree_util.tree_map_with_path(round_weight, params)
-    return copy | {_ROUNDED_HEAD: self._head(params).astype(self._dtype)}
+  def freeze(self, params: PyTree, dtype: str) -> PyTree:
+    """Returns masters as a reference policy is kept.
+
+    Args:
+      params: masters.
+      dtype: float32 (as they are), bfloat16 or int8.
+    """
+    return params if dtype == "float32" else frozen.freeze(params, dtype)
 
   def _head(self, params):
     """Returns the head as [V, D]."""
-    if _ROUNDED_HEAD in params:
-      return params[_ROUNDED_HEAD]
+    params = params.get(lora_lib.BASE, params)
+    if frozen.HEAD in params:
+      return params[frozen.HEAD]
     if self.config.tied_embeddings:
       return params["embedding"]
     return params["head"].T
 
   def _hidden(self, params, rounded, tokens, context, **flags):
-    network = decoder.Decoder(self.config, self._dtype, **flags)
+    """Returns the last hidden states, float32 [B, T, D].
+
+    Args:
+      params: as the caller was given them.
+      rounded: their compute copy.
+      tokens: int32 [B, T].
+      context: see block.Context.
+      **flags: of decoder.Decoder.
+    """
+    base = rounded.get(lora_lib.BASE, rounded)
+    vectors = weight_layout.VECTORS & base["layers"].keys()
     stack = {
         name: weight
-        for name, weight in rounded["layers"].items()
-        if name not in weight_layout.VECTORS
+        for name, weight in base["layers"].items()
+        if name not in vectors
     }
-    variables = {"params": params, decoder.ROUNDED: {"layers": stack}}
+    if self._is_frozen(params):
+      weights = base | {"layers": {k: base["layers"][k] for k in vectors}}
+      variables = {"params": weights, block.FROZEN: {"layers": stack}}
+    else:
+      variables = {"params": params, block.ROUNDED: {"layers": stack}}
+    if lora_lib.has_adapters(params):
+      variables[block.ADAPTERS] = {"layers": params[lora_lib.ADAPTERS]}
+      flags["adapter_scale"] = self.lora.scale
+    network = decoder.Decoder(self.config, self._dtype, **flags)
     return network.apply(variables, tokens, context)
+
+  def _is_frozen(self, params):
+    """Whether no gradient of the weights themselves is taken."""
+    return lora_lib.has_adapters(params) or frozen.HEAD in params
 
   def token_logprobs(
       self,
@@ -188,7 +268,8 @@ class Policy:
     side or content of padding.
 
     Args:
-      params: masters, or a compute_copy if no gradient is taken.
+      params: masters, or a frozen tree if no gradient is taken, or one with
+        adapters, which then take the gradient alone.
       tokens: int32 [B, T].
       segment_ids: int32 [B, T], 0 on padding.
       parent_ids: int32 [B, T], the segment that each continues, which lies
@@ -216,15 +297,16 @@ class Policy:
     scored = filled[:, 1:] & (segment_ids[:, 1:] == segment_ids[:, :-1])
     if mask is not None:
       scored &= mask[:, 1:]
+    constant = self._is_frozen(params)
     result = head.token_logprobs(
         hidden[:, :-1],
-        self._head(rounded),
-        self._head(params),
+        self._head(rounded).astype(self._dtype),
+        None if constant else self._head(params),
         tokens[:, 1:],
         temperatures[:, 1:],
         scored,
         None if gather_ids is None else gather_ids[:, 1:],
-        head.Request(entropy, topk, self.config.logit_softcap),
+        head.Request(entropy, topk, self.config.logit_softcap, constant),
         plain,
     )
     return jax.tree.map(
@@ -247,7 +329,7 @@ class Policy:
     value of the state before tokens[t] is entry t − 1 of its segment.
 
     Args:
-      params: masters, or a compute_copy if no gradient of them is taken.
+      params: as in `token_logprobs`.
       head: of `init_value_head`.
       tokens: int32 [B, T].
       segment_ids: as in `token_logprobs`.
@@ -272,7 +354,7 @@ class Policy:
     """Rounds and lays out the weights for `prefill` and `decode`.
 
     Args:
-      params: masters or compute_copy.
+      params: masters, a frozen tree, or one with adapters, which are merged.
       parts: layers of each part (see decoder.serve); None takes one layer
         each on CPUs and one part elsewhere.
 
@@ -283,15 +365,30 @@ class Policy:
     if parts is None:
       layers_ = self.config.layers
       parts = (1,) * layers_ if jax.default_backend() == "cpu" else (layers_,)
+    base = params.get(lora_lib.BASE, params)
+    stack = base["layers"]
+    if lora_lib.has_adapters(params):
+      stack = lora_lib.merged_layers(self.lora, params)
     table = ("vocab", "embed")
-    embedding = matmul.from_bits(params["embedding"]).astype(self._dtype)
+    embedding = matmul.from_bits(base["embedding"]).astype(self._dtype)
     head_ = self._head(params).astype(self._dtype)
     return {
         "embedding": sharding.constrain(matmul.to_bits(embedding), table),
-        "parts": decoder.serving_layers(params["layers"], self._dtype, parts),
-        "final_norm": params["final_norm"],
+        "parts": decoder.serving_layers(stack, self._dtype, parts),
+        "final_norm": base["final_norm"],
         "head": sharding.constrain(head_, table),
     }
+
+  def merged(self, params: PyTree) -> PyTree:
+    """Returns float32 masters of the same policy, without adapters."""
+    if not self._is_frozen(params):
+      return params
+    base = params.get(lora_lib.BASE, params)
+    if frozen.HEAD in base:
+      base = frozen.thaw(base, self.config.tied_embeddings)
+    if not lora_lib.has_adapters(params):
+      return base
+    return base | {"layers": lora_lib.merged_layers(self.lora, params)}
 
   def init_cache(self, weights: PyTree, slots: int, capacity: int) -> Cache:
     """Returns an empty cache of `slots` rows with room for C tokens.
@@ -366,7 +463,7 @@ class Policy:
       hidden, made = decoder.serve(
           self.config, weights, tokens,
           [(*part, *r) for part, *r in zip(held, recent.keys, recent.values)],
-          decoder.Context(**tables, lengths=lengths, index=index),
+          block.Context(**tables, lengths=lengths, index=index),
       )
       return Recent(*zip(*made)), self._logits(weights, hidden)
 
@@ -385,17 +482,20 @@ def load(
     seed: of the random weights; not read otherwise.
 
   Returns:
-    The policy and its float32 parameters.
+    The policy and its parameters, as Policy.start gives them.
 
   Raises:
     FileNotFoundError, ValueError: in one line, with the remedy.
   """
   compute = (settings.compute_dtype, settings.remat)
+  compute += (settings.lora, settings.frozen_dtype)
+  key = jax.random.key(seed)
   if not path:
     policy = Policy(preset(settings.preset), *compute)
-    return policy, policy.init(jax.random.key(seed))
+    return policy, policy.init(key)
   config, params = weights.read(path)
-  return Policy(config, *compute), jax.tree.map(jnp.asarray, params)
+  policy = Policy(config, *compute)
+  return policy, policy.start(jax.tree.map(jnp.asarray, params), key)
 
 
 def save(
@@ -405,5 +505,35 @@ def save(
     tokenizer_files: Mapping[str, bytes],
     dtype: str = "",
 ) -> None:
-  """Writes a Hugging Face folder; see `export.save` for each argument."""
+  """Writes a Hugging Face folder; see `export.save` for each argument.
+
+  Adapters are merged into the weights.
+  """
+  params = policy.merged(params)
   export.save(path, policy.config, params, tokenizer_files, dtype=dtype)
+
+
+def save_adapters(
+    path: str | os.PathLike[str],
+    policy: Policy,
+    params: PyTree,
+    base_name: str,
+) -> None:
+  """Writes the adapters alone, as a folder that PEFT loads.
+
+  Args:
+    path: folder to create; it must not exist, or be empty.
+    policy: with adapters.
+    params: of it.
+    base_name: of the model that is adapted, as transformers would load it.
+
+  Raises:
+    ValueError: there are no adapters.
+  """
+  if policy.lora is None:
+    raise ValueError(
+        "export.format: expected adapters (model.lora_rank above 0) for peft, "
+        "found none; set it to model."
+    )
+  adapters = lora_lib.trained(params)
+  peft_export.save(path, policy.config, policy.lora, adapters, base_name)

@@ -30,6 +30,7 @@ RULES: Mapping[str, str | tuple[str, ...] | None] = {
     "head_dim": None,
     "mlp": "tensor",
     "norm": None,
+    "rank": None,
 }
 
 

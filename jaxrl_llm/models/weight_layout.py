@@ -74,6 +74,11 @@ def hugging_face_names(config: model_config.ModelConfig) -> dict[str, str]:
   return _HUGGING_FACE_NAMES | extra
 
 
+def read_axes(name: str) -> int:
+  """Returns how many axes of a layer's matrix its product sums over."""
+  return _INPUT_AXES[f"layers/{name}"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Tensor:
   """One tensor of a file and its place in the parameter tree.

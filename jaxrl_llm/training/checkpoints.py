@@ -1,6 +1,6 @@
 """Checkpoints: one folder `step_N` per saved state, N = updates applied.
 
-A folder holds the parameters, the optimizer, and as JSON the counters, the
+A folder holds what is trained of the parameters, the optimizer, and as JSON the counters, the
 position in the plan, the lineage, the allocation state and the config. Orbax
 writes it under another name and renames it, so it is there as a whole or not
 at all; older ones are deleted only after that. A critic moves where the policy
@@ -25,6 +25,7 @@ from orbax import checkpoint as ocp
 
 from jaxrl_llm import types
 from jaxrl_llm.data import atomic
+from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import state as state_lib
 
 # Files without which a part of a checkpoint is not there.
@@ -106,7 +107,7 @@ def save(
   else:
     _write(
         path,
-        params=ocp.args.StandardSave(state.params),
+        params=ocp.args.StandardSave(policy_lib.trained(state.params)),
         optimizer=ocp.args.StandardSave(state.opt_state),
         meta=ocp.args.JsonSave(meta),
     )
@@ -189,7 +190,8 @@ def restore(
   Args:
     path: a folder that `latest` returned.
     params_like: arrays or ShapeDtypeStructs of the same tree; their shardings
-      say where the restored arrays lie.
+      say where the restored arrays lie. What is not trained is not in a
+      checkpoint: it is what it is here.
     optimizer: the one that the state was made with.
     critic_like: shapes and shardings of the critic, of an objective with one.
 
@@ -198,7 +200,7 @@ def restore(
       critic where there should be one.
   """
   path = pathlib.Path(path).resolve()
-  like = jax.tree.map(_abstract, params_like)
+  like = jax.tree.map(_abstract, policy_lib.trained(params_like))
   items = _read(
       path,
       params=ocp.args.StandardRestore(like),
@@ -216,7 +218,7 @@ def restore(
   if critic_like is not None:
     critic = _read_critic(path, meta, critic_like)
   state = state_lib.TrainState(
-      params=items.params,
+      params=policy_lib.with_trained(params_like, items.params),
       opt_state=items.optimizer,
       counters=state_lib.Counters(**counters),
       position=state_lib.Position(**meta["position"]),
@@ -249,9 +251,10 @@ def restore_params(
     path: pathlib.Path | str, params_like: types.PyTree
 ) -> types.PyTree:
   """Reads the parameters alone, as `restore` would."""
-  like = jax.tree.map(_abstract, params_like)
+  like = jax.tree.map(_abstract, policy_lib.trained(params_like))
   path = pathlib.Path(path).resolve()
-  return _read(path, params=ocp.args.StandardRestore(like)).params
+  params = _read(path, params=ocp.args.StandardRestore(like)).params
+  return policy_lib.with_trained(params_like, params)
 
 
 def _checkpointer() -> ocp.Checkpointer:

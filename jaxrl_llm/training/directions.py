@@ -11,6 +11,7 @@ import jax
 
 from jaxrl_llm import types
 from jaxrl_llm.data import plan
+from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import attribution
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import rounds
@@ -55,7 +56,9 @@ def obtain(
           f"{place}: missing, and the weights that it was made with have moved"
           " on; restore it, or start in a new --workdir."
       )
-    return checkpoints.restore_tree(place, state.params)
+    return checkpoints.restore_tree(
+        place, policy_lib.trained(state.params)
+    )
   made = attribution.direction_of(trainer, state, work, batch, prepared)
   checkpoints.save_tree(place, made)
   if jax.process_index() == 0:

@@ -85,17 +85,25 @@ def build(
     mesh: where parameters and the rows of micro-batches lie.
   """
   everywhere = sharding_lib.replicated(mesh)
-  params_at = sharding_lib.shardings(mesh, policy.logical_axes, policy.shapes)
+  trained_at = sharding_lib.shardings(
+      mesh,
+      policy_lib.trained(policy.logical_axes),
+      policy_lib.trained(policy.shapes),
+  )
 
   def scores(params, direction, batch, sums):
-    losses = lambda tree: contributions(policy, spec, tree, batch, sums)
-    return influence.scores(losses, params, direction)
+    losses = lambda part: contributions(
+        policy, spec, policy_lib.with_trained(params, part), batch, sums
+    )
+    return influence.scores(losses, policy_lib.trained(params), direction)
 
   def add(params, gradient, batch, weights):
     slope = jax.grad(
-        lambda tree: validation_loss(policy, tree, batch, weights)
+        lambda part: validation_loss(
+            policy, policy_lib.with_trained(params, part), batch, weights
+        )
     )
-    return jax.tree.map(jnp.add, gradient, slope(params))
+    return jax.tree.map(jnp.add, gradient, slope(policy_lib.trained(params)))
 
   def point(gradient, moments):
     if moments is not None:
@@ -105,9 +113,11 @@ def build(
   return Steps(
       scores=jax.jit(scores, out_shardings=everywhere),
       start=jax.jit(
-          lambda params: jax.tree.map(jnp.zeros_like, params),
-          out_shardings=params_at,
+          lambda params: jax.tree.map(
+              jnp.zeros_like, policy_lib.trained(params)
+          ),
+          out_shardings=trained_at,
       ),
-      add=jax.jit(add, donate_argnums=1, out_shardings=params_at),
-      point=jax.jit(point, out_shardings=params_at),
+      add=jax.jit(add, donate_argnums=1, out_shardings=trained_at),
+      point=jax.jit(point, out_shardings=trained_at),
   )

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 
+from jaxrl_llm.models import policy as policy_lib
+
 SCHEDULES = ("constant", "cosine")
 # Bound of what the devices count in int32.
 MOST_UPDATES = 2**31
@@ -36,6 +38,7 @@ class TrainSettings:
   max_staleness: int | None = None
   keep_uniform_groups: bool = False
   reference: str = ""
+  reference_dtype: str | None = None
   clip_bandit: str = "none"
   clip_arms: tuple[float, ...] = (0.02, 0.116, 0.212, 0.308, 0.404, 0.5)
   clip_exploration: float = 5.0
@@ -71,6 +74,10 @@ class TrainSettings:
       _require(self, key, "0 ≤ value < 1", lambda value: 0 <= value < 1)
     _require(
         self, "schedule", f"one of {SCHEDULES}", lambda name: name in SCHEDULES
+    )
+    _require(
+        self, "reference_dtype", f"one of {policy_lib.STORAGES}",
+        lambda name: name in policy_lib.STORAGES,
     )
     _require(
         self, "clip_bandit", f"one of {CLIP_BANDITS}",

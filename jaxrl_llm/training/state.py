@@ -101,7 +101,8 @@ class TrainState:
   """The trainer between two updates.
 
   Attributes:
-    params: float32 master parameters.
+    params: float32 master parameters, or adapters beside frozen weights (see
+      Policy.start), of which the adapters are trained.
     opt_state: of the optimizer in optimizer.py.
     counters: see Counters.
     position: the mini-batch that comes next.
@@ -137,26 +138,27 @@ def create(
 ) -> TrainState:
   """Returns the state before the first update.
 
-  The parameters are copied: training donates its own buffers, and the caller
+  What is trained is copied: training donates its own buffers, and the caller
   may keep the given ones as a reference policy.
 
   Raises:
     ValueError: a parameter array is not float32 (float64 is let through when
       64-bit mode is on, for tests).
   """
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+  trained = policy_lib.trained(params)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(trained):
     if jnp.dtype(leaf.dtype) not in (jnp.float32, jnp.float64):
       raise ValueError(
           f"params{jax.tree_util.keystr(path)}: expected float32 masters,"
           f" found {leaf.dtype}; cast the tree before training."
       )
-  params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+  trained = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), trained)
   shardings = jax.tree.map(
-      lambda leaf: leaf.sharding, abstract_opt_state(optimizer, params)
+      lambda leaf: leaf.sharding, abstract_opt_state(optimizer, trained)
   )
   return TrainState(
-      params=params,
-      opt_state=jax.jit(optimizer.init, out_shardings=shardings)(params),
+      params=policy_lib.with_trained(params, trained),
+      opt_state=jax.jit(optimizer.init, out_shardings=shardings)(trained),
       counters=no_updates(),
       position=Position(),
       lineage=lineage,
@@ -173,19 +175,20 @@ def shardings(
     optimizer: optax.GradientTransformation,
     mesh: jax.sharding.Mesh,
 ) -> tuple[types.PyTree, types.PyTree]:
-  """Returns where parameters and optimizer state lie on a mesh."""
-  params_at = sharding_lib.shardings(
-      mesh, policy.logical_axes, policy.shapes
+  """Returns where what is trained and optimizer state lie on a mesh."""
+  shapes = policy_lib.trained(policy.shapes)
+  trained_at = sharding_lib.shardings(
+      mesh, policy_lib.trained(policy.logical_axes), shapes
   )
-  params = jax.tree.map(
+  trained = jax.tree.map(
       lambda shape, at: jax.ShapeDtypeStruct(
           shape.shape, shape.dtype, sharding=at
       ),
-      policy.shapes,
-      params_at,
+      shapes,
+      trained_at,
   )
-  opt_state = abstract_opt_state(optimizer, params)
-  return params_at, jax.tree.map(lambda leaf: leaf.sharding, opt_state)
+  opt_state = abstract_opt_state(optimizer, trained)
+  return trained_at, jax.tree.map(lambda leaf: leaf.sharding, opt_state)
 
 
 def place(
@@ -195,7 +198,8 @@ def place(
     mesh: jax.sharding.Mesh,
 ) -> TrainState:
   """Moves a state onto a mesh; the given one must not be used afterwards."""
-  params_at, opt_at = shardings(policy, optimizer, mesh)
+  _, opt_at = shardings(policy, optimizer, mesh)
+  params_at = sharding_lib.shardings(mesh, policy.logical_axes, policy.shapes)
   return dataclasses.replace(
       state,
       params=placement.put(state.params, params_at),

@@ -31,7 +31,7 @@ class Totals:
   """Sums over the micro-batches seen so far.
 
   Attributes:
-    grads: tree of the parameters.
+    grads: tree of what is trained of the parameters.
     loss: scalar; the optimised quantity once all micro-batches are in.
     metrics: mergeable sums by name.
   """
@@ -57,7 +57,8 @@ class Steps:
     start: (params, batch, weights, sums) -> Totals of nothing.
     add: (params, totals, batch, weights, sums) -> totals. Donates the totals.
     update: (params, opt_state, counters, totals) -> the first three anew, and
-      scalars by name (see journal.Entry). Donates the first three.
+      scalars by name (see journal.Entry). Donates the first three, of params
+      what is trained.
   """
 
   advantages: Callable
@@ -149,8 +150,8 @@ def build(
   """
   optimizer = optimizer_lib.build(settings)
   everywhere = sharding_lib.replicated(mesh)
-  params_at, opt_at = state_lib.shardings(policy, optimizer, mesh)
-  totals_at = Totals(params_at, everywhere, everywhere)
+  trained_at, opt_at = state_lib.shardings(policy, optimizer, mesh)
+  totals_at = Totals(trained_at, everywhere, everywhere)
 
   def loss(params, batch, weights, sums):
     return microbatch_loss(policy, spec, params, batch, weights, sums)
@@ -168,6 +169,17 @@ def build(
   def add_sums(params, sums, batch):
     return jax.tree.map(jnp.add, sums, sums_of(params, batch))
 
+  apply = jax.jit(
+      functools.partial(apply_totals, settings),
+      donate_argnums=(0, 1, 2),
+      out_shardings=(trained_at, opt_at, everywhere, everywhere),
+  )
+
+  def update(params, *others):
+    # What is not trained takes no part, so that others may hold it too.
+    moved, *results = apply(policy_lib.trained(params), *others)
+    return policy_lib.with_trained(params, moved), *results
+
   return Steps(
       advantages=jax.jit(functools.partial(objective.advantages, spec)),
       score=jax.jit(score, static_argnums=2, out_shardings=everywhere),
@@ -184,18 +196,15 @@ def build(
           donate_argnums=1,
           out_shardings=totals_at,
       ),
-      update=jax.jit(
-          functools.partial(apply_totals, settings),
-          donate_argnums=(0, 1, 2),
-          out_shardings=(params_at, opt_at, everywhere, everywhere),
-      ),
+      update=update,
   )
 
 
 def no_totals(loss: Callable, params: PyTree, *inputs) -> Totals:
   """Totals of nothing, for `add_totals` with the same arguments."""
   value, metrics = jax.eval_shape(loss, params, *inputs)
-  return Totals(_zeros(params), _zeros(value), _no_metrics(metrics))
+  grads = _zeros(policy_lib.trained(params))
+  return Totals(grads, _zeros(value), _no_metrics(metrics))
 
 
 def add_totals(
@@ -205,12 +214,15 @@ def add_totals(
 
   Args:
     loss: (params, *inputs) -> (share of the loss, metric sums).
-    params: the gradient is taken in these.
+    params: the gradient is taken in what is trained of these.
     totals: so far.
     *inputs: of the micro-batch.
   """
-  gradient = jax.value_and_grad(loss, has_aux=True)
-  (value, metrics), grads = gradient(params, *inputs)
+  gradient = jax.value_and_grad(
+      lambda part: loss(policy_lib.with_trained(params, part), *inputs),
+      has_aux=True,
+  )
+  (value, metrics), grads = gradient(policy_lib.trained(params))
   return Totals(
       jax.tree.map(jnp.add, totals.grads, grads),
       totals.loss + value,

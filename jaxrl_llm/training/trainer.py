@@ -121,7 +121,8 @@ def build(
     )
   check_curation(curation, validation, spec)
   if reference_params is not None:
-    places = sharding_lib.shardings(mesh, policy.logical_axes, policy.shapes)
+    axes = policy.axes_like(reference_params)
+    places = sharding_lib.shardings(mesh, axes, reference_params)
     reference_params = placement.put(reference_params, places)
   return Trainer(
       policy=policy,

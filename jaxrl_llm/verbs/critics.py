@@ -29,6 +29,8 @@ def build(
   if chosen is None:
     return None
   network = policy
+  if chosen.kind == "network":
+    network = policy.without_adapters()
   if chosen.path:
     parts.require_there("critic.path", chosen.path)
     network = _network(chosen.path, _computing(config))
@@ -60,23 +62,28 @@ def check(job: parts.Job) -> None:
 
 
 def trunk(
-    config: ml_collections.ConfigDict, start_params: types.PyTree
+    config: ml_collections.ConfigDict, model: parts.Model
 ) -> types.PyTree:
-  """Returns the parameters that a critic's own network starts from.
+  """Returns the float32 parameters that a critic's own network starts from.
 
   Args:
     config: of an objective with a critic.
-    start_params: float32, of the policy that the run starts from.
+    model: that the run starts from.
   """
-  path = parts.critic_settings(config).path
-  if not path:
-    return start_params
+  chosen = parts.critic_settings(config)
+  if not chosen.path:
+    # A head reads the policy, whatever that is made of.
+    whole = chosen.kind == "network"
+    start = model.start_params
+    return model.policy.merged(start) if whole else start
+  path = chosen.path
   return policy_lib.load(path, _computing(config))[1]
 
 
 def _computing(config: ml_collections.ConfigDict) -> policy_lib.ModelSettings:
-  """A critic computes as the policy does."""
-  return settings.build(policy_lib.ModelSettings, "model", config)
+  """A critic computes as the policy does, and is trained as a whole."""
+  chosen = settings.build(policy_lib.ModelSettings, "model", config)
+  return chosen.without_adapters()
 
 
 @functools.lru_cache(maxsize=1)

@@ -163,6 +163,6 @@ def _chosen(
   if wanted == START or not (wanted or some):
     return job.model.start_params, 0
   path = parts.checkpoint(job.config, workdir, wanted)
-  like = parts.placed_shapes(job.config, job.model.policy)
+  like = parts.start_like(job.config, job.model)
   params = checkpoints.restore_params(path, like)
   return params, int(path.name.removeprefix("step_"))

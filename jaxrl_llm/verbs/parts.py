@@ -36,12 +36,15 @@ from jaxrl_llm.verbs import settings
 Tokenizer = tokenizer_lib.Tokenizer
 Prompt = prompts_lib.Prompt
 # Keys without which a checkpoint would be read as another model's.
-_GROWN_FROM = ("model.path", "model.preset", "model.tokenizer")
+_GROWN_FROM = (
+    "model.path", "model.preset", "model.tokenizer", "model.lora_rank",
+    "model.lora_alpha", "model.lora_targets", "model.lora_base_dtype",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """A network, its float32 parameters before any training, its tokenizer."""
+  """A network, its parameters before any training, its tokenizer."""
 
   policy: policy_lib.Policy
   start_params: types.PyTree
@@ -174,6 +177,19 @@ def placed_shapes(
   )
 
 
+def start_like(
+    config: ml_collections.ConfigDict, model: Model
+) -> types.PyTree:
+  """Returns what a checkpoint is restored into.
+
+  The weights beside adapters are those of the start: no checkpoint has them.
+  """
+  shapes = placed_shapes(config, model.policy)
+  return policy_lib.with_trained(
+      model.start_params, policy_lib.trained(shapes)
+  )
+
+
 def prompts(
     config: ml_collections.ConfigDict, text_tokenizer: Tokenizer
 ) -> tuple[list[Prompt], list[Prompt]]:
@@ -250,15 +266,33 @@ def check_reference(config: ml_collections.ConfigDict) -> None:
 
 
 def reference(
-    config: ml_collections.ConfigDict, start_params: types.PyTree
+    config: ml_collections.ConfigDict, model: Model
 ) -> types.PyTree:
-  """Reads train.reference; the start policy where it is empty."""
-  path = config.train.reference
-  if not path:
-    return start_params
-  require_there("train.reference", path)
-  computing = settings.build(policy_lib.ModelSettings, "model", config)
-  return policy_lib.load(path, computing)[1]
+  """Reads train.reference; the start policy where it is empty.
+
+  Raises:
+    FileNotFoundError: there is no model at the path.
+    ValueError: train.reference_dtype is not what the start policy, which is
+      the reference, is stored in.
+  """
+  path, dtype = config.train.reference, config.train.reference_dtype
+  if path:
+    require_there("train.reference", path)
+    computing = settings.build(policy_lib.ModelSettings, "model", config)
+    computing = computing.without_adapters()
+    policy, params = policy_lib.load(path, computing)
+    return policy.freeze(params, dtype or "float32")
+  base = policy_lib.base(model.start_params)
+  if base is None:
+    return model.policy.freeze(model.start_params, dtype or "float32")
+  stored = model.policy.base_dtype
+  if dtype not in (None, stored):
+    raise ValueError(
+        "train.reference_dtype: the reference is the base of the adapters,"
+        f" stored in {stored}, found {dtype}; leave it unset, or name a"
+        " train.reference."
+    )
+  return base
 
 
 def validation_rollouts(

@@ -101,14 +101,14 @@ def start(
   critic = critics.build(config, model.policy)
   latest = checkpoints.latest(folders.checkpoints(workdir))
   if latest is not None:
-    like = parts.placed_shapes(config, model.policy)
+    like = parts.start_like(config, model)
     critic_like = critic and critic.like()
     return checkpoints.restore(latest, like, optimizer, critic_like).state
   lineage = parts.lineage(config, model.start_params)
   state = state_lib.create(model.start_params, optimizer, lineage)
   if critic is None:
     return state
-  trunk = critics.trunk(config, model.start_params)
+  trunk = critics.trunk(config, model)
   return dataclasses.replace(state, critic=critic.create(trunk))
 
 
@@ -124,7 +124,7 @@ def round_of(
   spec = parts.spec(config)
   reference = None
   if objective.requirements(spec).reference:
-    reference = parts.reference(config, model.start_params)
+    reference = parts.reference(config, model)
   return loop.train(
       model.policy,
       state,
