@@ -1,7 +1,8 @@
 """Reads a GGUF file: hyperparameters from metadata, weights dequantized.
 
-llama.cpp rotates neighbouring features (2i, 2i + 1), so its converter
-interleaves the rows of q and k of each head; the importer undoes that.
+llama.cpp rotates neighbouring features (2i, 2i + 1) of a llama, so its converter
+interleaves the rows of q and k of each head; the importer undoes that. Other
+families are rotated as here. Of Gemma's norms the file holds 1 + w.
 """
 
 import math
@@ -27,7 +28,29 @@ _NAMES = {
     "layers/down": "blk.{layer}.ffn_down.weight",
     "final_norm": "output_norm.weight",
     "head": "output.weight",
+    "layers/query_bias": "blk.{layer}.attn_q.bias",
+    "layers/key_bias": "blk.{layer}.attn_k.bias",
+    "layers/value_bias": "blk.{layer}.attn_v.bias",
+    "layers/query_norm": "blk.{layer}.attn_q_norm.weight",
+    "layers/key_norm": "blk.{layer}.attn_k_norm.weight",
+    "layers/attention_post_norm": "blk.{layer}.post_attention_norm.weight",
+    "layers/mlp_post_norm": "blk.{layer}.post_ffw_norm.weight",
 }
+# general.architecture → family.
+_FAMILIES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+}
+# What llama.cpp knows of a Gemma and no file says: every how many layers one
+# reads everything, and the layers of the size whose scores are divided by the
+# root of width / heads and not of the head's width.
+_PERIODS = {"gemma2": 2, "gemma3": 6}
+_LARGE = {"gemma2": 46, "gemma3": 62}
+_LOCAL_THETA = 10000.0
+_SCALING_KEYS = ("type", "factor", "original_context_length", "finetuned")
 _ROPE_FACTORS = "rope_freqs.weight"
 
 # Types whose values are stored as they are; any other is quantized.
@@ -49,7 +72,7 @@ def load(
   """Reads shape and weights of a model.
 
   Args:
-    path: a .gguf file of the llama architecture, of any quantization that
+    path: a .gguf file of a supported architecture, of any quantization that
       the gguf library knows.
 
   Returns:
@@ -108,12 +131,13 @@ def _config(
       for name, field in reader.fields.items()
       if not name.startswith("tokenizer.") or name.endswith("token_id")
   }
-  family = values.get("general.architecture")
-  if family != "llama" or values.get("llama.expert_count", 0):
+  found = values.get("general.architecture")
+  if found not in _FAMILIES or values.get(f"{found}.expert_count", 0):
     raise ValueError(
-        f"{path}: general.architecture: expected a dense llama, found "
-        f"{family} with {values.get(f'{family}.expert_count', 0)} experts; "
-        "choose a model of a supported family."
+        f"{path}: general.architecture: expected a dense one of "
+        f"{', '.join(_FAMILIES)}, found {found} with "
+        f"{values.get(f'{found}.expert_count', 0)} experts; choose a model of a "
+        "supported family."
     )
   if _NAMES["embedding"] not in tensors:
     raise ValueError(
@@ -124,8 +148,8 @@ def _config(
     config = _hyperparameters(values, tensors)
   except KeyError as error:
     raise ValueError(
-        f"{path}: expected the metadata key {error}, found none; convert the "
-        "model again."
+        f"{path}: expected the metadata key {found}.{error.args[0]}, found "
+        "none; convert the model again."
     ) from error
   except (TypeError, ValueError) as error:
     raise ValueError(f"{path}: {error}") from error
@@ -146,16 +170,20 @@ def _config(
 def _hyperparameters(
     values: dict[str, Any], tensors: dict[str, Any]
 ) -> model_config.ModelConfig:
-  width = values["llama.embedding_length"]
-  heads = values["llama.attention.head_count"]
-  head_dim = values.get("llama.attention.key_length", width // heads)
+  kind = values["general.architecture"]
+  own = {
+      name.removeprefix(f"{kind}."): value for name, value in values.items()
+      if name.startswith(f"{kind}.")
+  }
+  width, heads = own["embedding_length"], own["attention.head_count"]
+  head_dim = own.get("attention.key_length", width // heads)
   for key in ("rope.dimension_count", "attention.value_length"):
-    if values.get(f"llama.{key}", head_dim) != head_dim:
+    if own.get(key, head_dim) != head_dim:
       raise ValueError(
-          f"llama.{key}: expected {head_dim} (the head's width), found "
-          f"{values[f'llama.{key}']}; choose a model without it."
+          f"{kind}.{key}: expected {head_dim} (the head's width), found "
+          f"{own[key]}; choose a model without it."
       )
-  theta = _float32(values.get("llama.rope.freq_base", 10000.0))
+  theta = _float32(own.get("rope.freq_base", 10000.0))
   eos_ids = tuple(dict.fromkeys(
       values[key]
       for key in (
@@ -167,20 +195,53 @@ def _hyperparameters(
   return model_config.ModelConfig(
       vocab_size=_shape(tensors[_NAMES["embedding"]])[0],
       width=width,
-      layers=values["llama.block_count"],
+      layers=own["block_count"],
       heads=heads,
-      kv_heads=values.get("llama.attention.head_count_kv", heads),
+      kv_heads=own.get("attention.head_count_kv", heads),
       head_dim=head_dim,
-      mlp_width=values["llama.feed_forward_length"],
+      mlp_width=own["feed_forward_length"],
       rope_theta=theta,
-      rope_scaling=_rope_scaling(values, tensors, theta, head_dim),
-      norm_epsilon=_float32(values["llama.attention.layer_norm_rms_epsilon"]),
+      rope_scaling=_rope_scaling(kind, own, tensors, theta, head_dim),
+      norm_epsilon=_float32(own["attention.layer_norm_rms_epsilon"]),
       tied_embeddings=_NAMES["head"] not in tensors,
-      context_length=values["llama.context_length"],
+      context_length=own["context_length"],
       bos_id=values.get("tokenizer.ggml.bos_token_id"),
       eos_ids=eos_ids,
       pad_id=pad_id,
+      family=_FAMILIES[kind],
+      **_of_gemma(kind, own, head_dim),
   )
+
+
+def _of_gemma(
+    kind: str, own: dict[str, Any], head_dim: int
+) -> dict[str, Any]:
+  """Returns the fields that Gemma's layers add."""
+  window = own.get("attention.sliding_window", 0)
+  if kind not in _PERIODS:
+    if window:
+      raise ValueError(
+          f"{kind}.attention.sliding_window: expected none, found {window}; "
+          "import the Hugging Face folder instead."
+      )
+    return {}
+  layers, divisor = own["block_count"], head_dim
+  if layers == _LARGE[kind]:
+    divisor = own["embedding_length"] / own["attention.head_count"]
+  fields = {
+      "score_divisor": float(divisor),
+      "score_softcap": _float32(own.get("attn_logit_softcapping", 0.0)),
+      "logit_softcap": _float32(own.get("final_logit_softcapping", 0.0)),
+  }
+  if kind == "gemma3":
+    local = own.get("rope.freq_base_swa", _LOCAL_THETA)
+    fields["local_rope_theta"] = _float32(local)
+  if not window:
+    raise KeyError("attention.sliding_window")
+  return fields | {
+      "sliding_window": window,
+      "local_layers": model_config.local_pattern(layers, _PERIODS[kind]),
+  }
 
 
 def _float32(value: float) -> float:
@@ -189,18 +250,30 @@ def _float32(value: float) -> float:
 
 
 def _rope_scaling(
-    values: dict[str, Any],
+    architecture: str,
+    own: dict[str, Any],
     tensors: dict[str, Any],
     theta: float,
     head_dim: int,
 ) -> model_config.RopeScaling:
   if _ROPE_FACTORS in tensors:
     return _llama3_scaling(tensors[_ROPE_FACTORS].data, theta, head_dim)
-  kind = values.get("llama.rope.scaling.type", "none")
+  prefix = "rope.scaling."
+  kind = own.get(f"{prefix}type", "none")
   if kind == "none":
     return model_config.RopeScaling()
-  factor = float(values.get("llama.rope.scaling.factor", 1.0))
-  return model_config.RopeScaling(kind=kind, factor=factor)
+  for name in own:
+    key = name.removeprefix(prefix)
+    if name.startswith(prefix) and key not in _SCALING_KEYS:
+      raise ValueError(
+          f"{architecture}.{name}: expected no key of this name, found "
+          f"{own[name]}; import the Hugging Face folder instead."
+      )
+  fields = {"kind": kind, "factor": _float32(own.get(f"{prefix}factor", 1.0))}
+  if kind == "yarn":
+    length = own[f"{prefix}original_context_length"]
+    fields["original_context_length"] = length
+  return model_config.RopeScaling(**fields)
 
 
 def _llama3_scaling(
@@ -249,7 +322,10 @@ def _read(
         "the model."
     ) from error
   array = array.reshape(place.file_shape)
-  if place.leaf not in ("layers/query", "layers/key"):
+  if config.block.offset_norms and place.leaf.endswith("norm"):
+    return array - 1.0
+  interleaved = place.leaf in ("layers/query", "layers/key")
+  if config.family != "llama" or not interleaved:
     return array
   heads = place.shape[1]
   pairs = array.reshape(heads, config.head_dim // 2, 2, config.width)

@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 
 from jaxrl_llm.models import export
+from jaxrl_llm.models import gguf_import
 from jaxrl_llm.models import weights
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -29,15 +30,24 @@ NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+}
+# Of families with norms after attention and MLP.
+POST_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 
 
-def gguf_name(name):
-  stem = name.removesuffix(".weight")
+def gguf_name(name, gemma=False):
+  names = NAMES | POST_NAMES if gemma else NAMES
+  stem, _, kind = name.rpartition(".")
   if not stem.startswith("model.layers."):
-    return NAMES[stem] + ".weight"
+    return f"{names[stem]}.{kind}"
   layer, _, rest = stem.removeprefix("model.layers.").partition(".")
-  return f"blk.{layer}.{NAMES[rest]}.weight"
+  return f"blk.{layer}.{names[rest]}.{kind}"
 
 
 def interleave(array, heads):
@@ -49,10 +59,13 @@ def interleave(array, heads):
   )
 
 
-def write(path, source, *, kind=None, metadata=(), extra=(), rope_divisors=()):
+def write(
+    path, source, *, kind=None, metadata=(), extra=(), rope_divisors=(),
+    architecture="llama",
+):
   """Writes the model of a Hugging Face folder as GGUF; None drops a key."""
   config, _ = weights.read(source)
-  writer = gguf.GGUFWriter(path, "llama")
+  writer = gguf.GGUFWriter(path, architecture)
   keys = {
       "llama.block_count": config.layers,
       "llama.context_length": config.context_length,
@@ -68,7 +81,13 @@ def write(path, source, *, kind=None, metadata=(), extra=(), rope_divisors=()):
       "tokenizer.ggml.bos_token_id": config.bos_id,
       "tokenizer.ggml.eos_token_id": config.eos_ids[0],
       "tokenizer.ggml.padding_token_id": config.pad_id,
-  } | dict(metadata)
+  }
+  if len(config.eos_ids) > 1:
+    keys["tokenizer.ggml.eot_token_id"] = config.eos_ids[1]
+  keys = {
+      name.replace("llama.", f"{architecture}."): value
+      for name, value in (keys | dict(metadata)).items()
+  }
   for key, value in keys.items():
     if isinstance(value, str):
       writer.add_string(key, value)
@@ -79,15 +98,19 @@ def write(path, source, *, kind=None, metadata=(), extra=(), rope_divisors=()):
   tensors = safetensors.numpy.load_file(source / "model.safetensors")
   for name, array in tensors.items():
     array = array.astype(np.float32)
-    if "q_proj" in name:
+    gemma = architecture.startswith("gemma")
+    if "q_proj" in name and architecture == "llama":
       array = interleave(array, config.heads)
-    if "k_proj" in name:
+    if "k_proj" in name and architecture == "llama":
       array = interleave(array, config.kv_heads)
+    if gemma and name.endswith("norm.weight"):
+      array = array + 1
+    name = gguf_name(name, gemma)
     if kind is None or array.ndim == 1:
-      writer.add_tensor(gguf_name(name), array)
+      writer.add_tensor(name, array)
     else:
       data = gguf.quantize(array, kind)
-      writer.add_tensor(gguf_name(name), data, raw_dtype=kind)
+      writer.add_tensor(name, data, raw_dtype=kind)
   for name, array in dict(extra).items():
     writer.add_tensor(name, array)
   if len(rope_divisors):
@@ -130,6 +153,58 @@ def test_equals_the_hugging_face_folder(tmp_path):
   expected_config, expected = weights.read(UNTIED)
   assert config == expected_config
   assert_trees_close(params, expected, atol=0.0)
+
+
+GEMMA = {"llama.attention.sliding_window": 7}
+
+
+@pytest.mark.parametrize("source, architecture, metadata, local, divisor", [
+    ("qwen2", "qwen2", {}, (), None),
+    ("qwen3", "qwen3", {}, (), None),
+    (
+        "gemma2", "gemma2",
+        GEMMA | {"llama.attn_logit_softcapping": 2.0,
+                 "llama.final_logit_softcapping": 3.0},
+        (True, False, True), 12.0,
+    ),
+    # llama.cpp knows one pattern: every sixth layer reads everything.
+    (
+        "gemma3", "gemma3",
+        GEMMA | {"llama.rope.freq_base_swa": 50.0,
+                 "llama.rope.scaling.type": "linear",
+                 "llama.rope.scaling.factor": 4.0},
+        (True,) * 4, 12.0,
+    ),
+])
+def test_other_families_equal_the_hugging_face_folder(
+    tmp_path, source, architecture, metadata, local, divisor
+):
+  path = write(
+      tmp_path / "model.gguf", GOLDEN / source, metadata=metadata,
+      architecture=architecture,
+  )
+  config, params = weights.read(path)
+  expected_config, expected = weights.read(GOLDEN / source)
+  expected_config = expected_config.replace(
+      local_layers=local, score_divisor=divisor, stored_dtype="float32",
+      stored_dtype_exceptions=(),
+  )
+  assert config == expected_config
+  # 1 + w is rounded where it is stored.
+  assert_trees_close(params, expected, atol=1e-6 if divisor else 0.0)
+
+
+def test_the_largest_gemma_divides_scores_by_width_over_heads(
+    tmp_path, monkeypatch
+):
+  monkeypatch.setitem(gguf_import._LARGE, "gemma3", 4)
+  path = write(
+      tmp_path / "model.gguf", GOLDEN / "gemma3", metadata=GEMMA,
+      architecture="gemma3",
+  )
+  config, _ = weights.read(path)
+  assert config.score_divisor == 32 / 4
+  assert config.local_rope_theta == 10000.0
 
 
 @pytest.mark.parametrize(
@@ -191,14 +266,21 @@ def test_llama3_scaling_is_recovered(tmp_path):
 @pytest.mark.parametrize(
     "metadata, words",
     [
-        ({"general.architecture": "qwen2"}, ("architecture", "qwen2")),
+        ({"general.architecture": "qwen2moe"}, ("architecture", "qwen2moe")),
         ({"llama.expert_count": 8}, ("8 experts",)),
         ({"llama.block_count": None}, ("llama.block_count",)),
         ({"llama.block_count": 3}, ("missing", "blk.2.")),
         ({"llama.block_count": 1}, ("more", "blk.1.")),
         ({"llama.embedding_length": 48}, ("expected shape",)),
         ({"llama.rope.dimension_count": 6}, ("rope.dimension_count",)),
-        ({"llama.rope.scaling.type": "yarn"}, ("yarn",)),
+        ({"llama.rope.scaling.type": "longrope"}, ("longrope",)),
+        (
+            {"llama.rope.scaling.type": "yarn",
+             "llama.rope.scaling.original_context_length": 32,
+             "llama.rope.scaling.yarn_beta_fast": 4.0},
+            ("yarn_beta_fast",),
+        ),
+        ({"llama.attention.sliding_window": 8}, ("sliding_window",)),
     ],
 )
 def test_refused_metadata(tmp_path, metadata, words):
