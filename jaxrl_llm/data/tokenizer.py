@@ -83,6 +83,21 @@ class Tokenizer:
     return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
   @functools.cached_property
+  def needed_size(self) -> int:
+    """One more than the largest id that a model has to know.
+
+    Control tokens that nothing here names may lie above it: Gemma 3's
+    tokenizer has an image token that its text models have not.
+    """
+    vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+    named = {self.bos_id, self.pad_id, *self.stop_ids}
+    special = set(self.special_tokens)
+    return 1 + max(
+        index for text, index in vocabulary.items()
+        if text not in special or index in named
+    )
+
+  @functools.cached_property
   def special_tokens(self) -> tuple[str, ...]:
     """Texts that encode to one control token each."""
     added = self._tokenizer.get_added_tokens_decoder().values()

@@ -51,7 +51,7 @@ _WITHOUT_EFFECT = frozenset({
 })
 # Keys of rotary scaling by kind, beside its own name and the base.
 _ROPE_KEYS = {
-    "default": {"factor"},
+    "default": set(),
     "linear": {"factor"},
     "llama3": {
         "factor", "low_freq_factor", "high_freq_factor",

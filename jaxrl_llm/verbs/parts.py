@@ -91,6 +91,7 @@ def job(config: ml_collections.ConfigDict) -> Job:
   train_prompts, evaluation_prompts = prompts(config, text_tokenizer)
   network = model(config, text_tokenizer)
   _check_topk(sampling_settings(config).record_topk, network.policy)
+  _check_ids([*train_prompts, *evaluation_prompts], network.policy)
   check_lengths(
       [*train_prompts, *evaluation_prompts],
       sampling_settings(config).max_new_tokens,
@@ -135,9 +136,9 @@ def model(
         " smaller one."
     )
   policy, params = policy_lib.load(chosen.path, chosen, config.seed)
-  if text_tokenizer.vocab_size > policy.config.vocab_size:
+  if text_tokenizer.needed_size > policy.config.vocab_size:
     raise ValueError(
-        f"model.tokenizer: it has ids up to {text_tokenizer.vocab_size - 1},"
+        f"model.tokenizer: it has ids up to {text_tokenizer.needed_size - 1},"
         f" the model knows those below {policy.config.vocab_size}; leave"
         " model.tokenizer empty to take the model's own."
     )
@@ -427,6 +428,18 @@ def _check_topk(topk: int, policy: policy_lib.Policy) -> None:
         "sampling.record_topk: expected at most the model's"
         f" {policy.config.vocab_size} ids, found {topk}; lower it."
     )
+
+
+def _check_ids(chosen: Sequence[Prompt], policy: policy_lib.Policy) -> None:
+  """Refuses a prompt with a control token that the model does not have."""
+  size = policy.config.vocab_size
+  for prompt in chosen:
+    if prompt.tokens.max() >= size:
+      raise ValueError(
+          f"prompt {prompt.text[:40]!r}… has the id {prompt.tokens.max()}, the"
+          f" model knows those below {size}; leave the control token out of the"
+          " problem."
+      )
 
 
 def check_lengths(

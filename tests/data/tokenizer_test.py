@@ -12,6 +12,7 @@ from tokenizers import decoders
 from tokenizers import models
 from tokenizers import pre_tokenizers
 
+from jaxrl_llm.data import byte_tokenizer
 from jaxrl_llm.data import tokenizer as subject
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -256,3 +257,16 @@ def test_templates_run_in_a_sandbox_and_may_refuse():
   ):
     with pytest.raises(ValueError, match="odd: the chat template refuses"):
       with_template(template)
+
+
+def test_control_tokens_that_nobody_names_need_not_be_known():
+  """As Gemma 3's image token, behind what its text models know."""
+  plain = byte_tokenizer.build()
+  before = subject.Tokenizer(plain, eos_ids=[byte_tokenizer.EOS_ID])
+  size = before.vocab_size
+  assert before.needed_size == size - 1  # All but the padding token.
+  plain.add_special_tokens(["<image>"])
+  found = subject.Tokenizer(plain, eos_ids=[byte_tokenizer.EOS_ID])
+  assert (found.vocab_size, found.needed_size) == (size + 1, size - 1)
+  named = subject.Tokenizer(plain, eos_ids=[size])
+  assert named.needed_size == size + 1
