@@ -83,6 +83,22 @@ def test_resumed_training_ends_in_the_same_bits(workdir, tmp_path):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("flags", [
+    ["--config.curation.name=ippo", "--config.curation.validation=batch"],
+    ["--config.objective.advantage=gae", "--config.critic.kind=head"],
+    ["--config.objective.advantage=gae", "--config.critic.kind=network"],
+], ids=["influence", "value head", "value network"])
+def test_what_else_reads_or_moves_weights(workdir, tmp_path, flags):
+  """Influence takes directions of adapters; a critic's network is whole."""
+  shards = f"--config.train.rollouts={workdir / 'rollouts'}"
+  assert call(
+      "train", tmp_path, *LORA, shards, "--config.train.epochs=1", *flags
+  ) == 0
+  start, params = _restored(tmp_path)
+  moved = policy_lib.trained(params)["query_b"]
+  assert np.any(moved != policy_lib.trained(start)["query_b"])
+
+
 def test_the_sampler_reads_the_trained_adapters(workdir, tmp_path, capsys):
   """The next round's log-probs are those that the trainer computes."""
   copy = shutil.copytree(workdir, tmp_path / "copy")
@@ -133,25 +149,27 @@ def test_refused_exports(workdir, tmp_path, capsys, flags, word):
 
 def test_references_in_8_bits(workdir, tmp_path, capsys):
   """Runs without adapters on the same shards: the KL's reference is near."""
-  shards = f"--config.train.rollouts={workdir / 'rollouts'}"
+  shared = [
+      f"--config.train.rollouts={workdir / 'rollouts'}",
+      "--config.objective.correction=none",
+      "--config.objective.kl_coefficient=0.1",
+  ]
   found = []
   for dtype in ("float32", "int8"):
     target = tmp_path / dtype
     assert call(
-        "train", target, shards, "--config.train.epochs=1",
-        "--config.objective.kl_coefficient=0.1",
+        "train", target, *shared, "--config.train.epochs=1",
         f"--config.train.reference_dtype={dtype}",
     ) == 0
     file = next((target / "prepared").rglob("batch_*.npz"))
     with np.load(file) as stored:
-      found.append(stored["reference_logprobs"])
+      found.append(stored["term_reference_logprobs"])
   difference = np.abs(found[0] - found[1]).max()
   assert 0 < difference < 0.05
   capsys.readouterr()
   # With adapters the reference is their base, which is stored in int8.
   code = call(
-      "train", tmp_path / "other", *LORA, shards,
-      "--config.objective.kl_coefficient=0.1",
+      "train", tmp_path / "other", *LORA, *shared,
       "--config.train.reference_dtype=bfloat16",
   )
   text = capsys.readouterr().err
