@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.models import attention
+from jaxrl_llm.models import scores as scores_lib
 
 B, T, N, K, H = 2, 11, 4, 2, 8
 QUERIES, KEYS, VALUES, COTANGENT = (
@@ -21,6 +22,11 @@ SEGMENTS = jnp.array(
 )
 # In the second row, two responses continue one prompt.
 PARENTS = SEGMENTS.at[1, 5:].set(1)
+POSITIONS = jnp.array(
+    [[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 0], [0, 0, 0, 1, 2, 3, 4, 3, 4, 5, 6]]
+)
+# Gemma's: another scale, a cap that scores come near to, three tokens.
+RULE, WINDOW = scores_lib.Rule(0.9, 1.5), 3
 
 
 def _full(queries, keys, values):
@@ -32,6 +38,32 @@ def _full(queries, keys, values):
   keys_of = SEGMENTS[:, None, :]
   allowed = allowed & ((own == keys_of) | (parent == keys_of))
   scores = jnp.where(allowed[:, None], scores, -jnp.inf)
+  return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), values)
+
+
+def _near() -> np.ndarray:
+  """Returns what WINDOW lets be read, pair by pair: bool [B, T, T]."""
+  segments, parents, positions = map(np.asarray, (SEGMENTS, PARENTS, POSITIONS))
+  allowed = np.zeros((B, T, T), bool)
+  for row, query, key in np.ndindex(B, T, T):
+    readable = segments[row, key] in (segments[row, query],
+                                      parents[row, query])
+    distance = positions[row, query] - positions[row, key]
+    allowed[row, query, key] = (
+        readable and key <= query and distance < WINDOW
+    )
+  return allowed
+
+
+NEAR = _near()
+
+
+def _full_capped(queries, keys, values):
+  """Likewise, under RULE and WINDOW."""
+  keys, values = (jnp.repeat(x, N // K, axis=2) for x in (keys, values))
+  scores = 1.5 * jnp.tanh(0.9 * jnp.einsum("btnh,bsnh->bnts", queries, keys)
+                          / 1.5)
+  scores = jnp.where(NEAR[:, None], scores, -jnp.inf)
   return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), values)
 
 
@@ -53,6 +85,32 @@ def test_value_and_gradient_equal_the_full_softmax(block):
     found = jax.jit(lambda: _pull(_causal))()
   for ours, full in zip(found, jax.jit(lambda: _pull(_full))(), strict=True):
     np.testing.assert_allclose(ours, full, atol=3e-6)
+
+
+@pytest.mark.parametrize("block", [512, 4])
+def test_windows_scales_and_caps_equal_the_full_softmax(block):
+  """Value, gradient and forward derivative; windows end inside a block."""
+
+  def capped(queries, keys, values, plain=False):
+    return attention.causal(
+        queries, keys, values, SEGMENTS, PARENTS, jnp.float32, plain,
+        rule=RULE, positions=POSITIONS, window=jnp.int32(WINDOW),
+    )
+
+  expected = jax.jit(lambda: _pull(_full_capped))()
+  with mock.patch.object(attention, "BLOCK", block):
+    found = jax.jit(lambda: _pull(capped))()
+    value, push = jax.linearize(
+        jax.jit(lambda *x: capped(*x, plain=True)), QUERIES, KEYS, VALUES
+    )
+  for ours, full in zip(found, expected, strict=True):
+    np.testing.assert_allclose(ours, full, atol=5e-6)
+  np.testing.assert_array_equal(value, found[0])
+  pushed = jnp.vdot(push(*expected[1:]), COTANGENT)
+  square = sum(jnp.vdot(x, x) for x in expected[1:])
+  np.testing.assert_allclose(pushed, square, rtol=1e-5)
+  # All of it differs from no window, no cap and the usual scale.
+  assert np.abs(found[0] - _causal(QUERIES, KEYS, VALUES)).max() > 0.1
 
 
 @pytest.mark.parametrize(
