@@ -156,7 +156,8 @@ def _causal_forward(queries, keys, values, reach, dtype, block, rule):
   blocks = queries.shape[3] // block
   if blocks > 1:
     return _forward_pairs(queries, keys, values, reach, dtype, block, rule)
-  scores = _scores(_merge(queries).astype(dtype), keys, reach, (0, 0), block, rule)
+  query = _merge(queries).astype(dtype)
+  scores = _scores(query, keys, reach, (0, 0), block, rule)
   # The maximum cancels from the softmax; so it needs no derivative.
   peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
   weights = jnp.exp(scores - peak)

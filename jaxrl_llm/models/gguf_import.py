@@ -1,8 +1,8 @@
 """Reads a GGUF file: hyperparameters from metadata, weights dequantized.
 
-llama.cpp rotates neighbouring features (2i, 2i + 1) of a llama, so its converter
-interleaves the rows of q and k of each head; the importer undoes that. Other
-families are rotated as here. Of Gemma's norms the file holds 1 + w.
+llama.cpp rotates neighbouring features (2i, 2i + 1) of a llama, so its
+converter interleaves the rows of q and k of each head; the importer undoes
+that. Other families are rotated as here. Of Gemma's norms the file holds 1 + w.
 """
 
 import math
@@ -136,8 +136,8 @@ def _config(
     raise ValueError(
         f"{path}: general.architecture: expected a dense one of "
         f"{', '.join(_FAMILIES)}, found {found} with "
-        f"{values.get(f'{found}.expert_count', 0)} experts; choose a model of a "
-        "supported family."
+        f"{values.get(f'{found}.expert_count', 0)} experts; choose a model of "
+        "a supported family."
     )
   if _NAMES["embedding"] not in tensors:
     raise ValueError(

@@ -51,7 +51,9 @@ def save(
 
 
 def tensors(
-    config: model_config.ModelConfig, lora: lora_lib.Lora, adapters: types.PyTree
+    config: model_config.ModelConfig,
+    lora: lora_lib.Lora,
+    adapters: types.PyTree,
 ) -> dict[str, np.ndarray]:
   """Returns PEFT's tensors: lora_A [R, in] and lora_B [out, R] per matrix."""
   names, found = weight_layout.hugging_face_names(config), {}
@@ -72,7 +74,9 @@ def _raw_config(
     config: model_config.ModelConfig, lora: lora_lib.Lora, base_name: str
 ) -> dict[str, Any]:
   names = weight_layout.hugging_face_names(config)
-  modules = [names[f"layers/{target}"].split(".")[-2] for target in lora.targets]
+  modules = [
+      names[f"layers/{target}"].split(".")[-2] for target in lora.targets
+  ]
   return {
       "peft_type": "LORA",
       "task_type": "CAUSAL_LM",

@@ -37,7 +37,7 @@ from jaxrl_llm.models import matmul
 from jaxrl_llm.models import peft_export
 from jaxrl_llm.models import settings as settings_lib
 from jaxrl_llm.models import sharding
-from jaxrl_llm.models import weight_layout
+from jaxrl_llm.models import trees
 from jaxrl_llm.models import weights
 
 Array = types.Array
@@ -131,14 +131,7 @@ class Policy:
       params: arrays or shapes: masters, a frozen tree (see frozen.py), or one
         with adapters.
     """
-    if lora_lib.has_adapters(params):
-      return {
-          lora_lib.ADAPTERS: lora_lib.axes(self.lora, self._master_axes),
-          lora_lib.BASE: self.axes_like(params[lora_lib.BASE]),
-      }
-    if frozen.HEAD in params:
-      return frozen.axes_like(params, self._master_axes)
-    return self._master_axes
+    return trees.axes_like(params, self._master_axes, self.lora)
 
   @functools.cached_property
   def _master_axes(self):
@@ -184,12 +177,7 @@ class Policy:
     Returns:
       A frozen tree (see frozen.py) in the compute dtype.
     """
-    if lora_lib.has_adapters(params):
-      base = self.compute_copy(params[lora_lib.BASE])
-      return params | {lora_lib.BASE: base}
-    if frozen.HEAD in params:
-      return params
-    return frozen.freeze(params, self._dtype)
+    return trees.compute_copy(params, self._dtype)
 
   def without_adapters(self) -> "Policy":
     """Returns the policy whose parameters are those that `merged` gives."""
@@ -204,15 +192,6 @@ class Policy:
     """
     return params if dtype == "float32" else frozen.freeze(params, dtype)
 
-  def _head(self, params):
-    """Returns the head as [V, D]."""
-    params = params.get(lora_lib.BASE, params)
-    if frozen.HEAD in params:
-      return params[frozen.HEAD]
-    if self.config.tied_embeddings:
-      return params["embedding"]
-    return params["head"].T
-
   def _hidden(self, params, rounded, tokens, context, **flags):
     """Returns the last hidden states, float32 [B, T, D].
 
@@ -223,27 +202,10 @@ class Policy:
       context: see block.Context.
       **flags: of decoder.Decoder.
     """
-    base = rounded.get(lora_lib.BASE, rounded)
-    vectors = weight_layout.VECTORS & base["layers"].keys()
-    stack = {
-        name: weight
-        for name, weight in base["layers"].items()
-        if name not in vectors
-    }
-    if self._is_frozen(params):
-      weights = base | {"layers": {k: base["layers"][k] for k in vectors}}
-      variables = {"params": weights, block.FROZEN: {"layers": stack}}
-    else:
-      variables = {"params": params, block.ROUNDED: {"layers": stack}}
     if lora_lib.has_adapters(params):
-      variables[block.ADAPTERS] = {"layers": params[lora_lib.ADAPTERS]}
       flags["adapter_scale"] = self.lora.scale
     network = decoder.Decoder(self.config, self._dtype, **flags)
-    return network.apply(variables, tokens, context)
-
-  def _is_frozen(self, params):
-    """Whether no gradient of the weights themselves is taken."""
-    return lora_lib.has_adapters(params) or frozen.HEAD in params
+    return network.apply(trees.variables(params, rounded), tokens, context)
 
   def token_logprobs(
       self,
@@ -297,11 +259,11 @@ class Policy:
     scored = filled[:, 1:] & (segment_ids[:, 1:] == segment_ids[:, :-1])
     if mask is not None:
       scored &= mask[:, 1:]
-    constant = self._is_frozen(params)
+    constant = trees.is_frozen(params)
     result = head.token_logprobs(
         hidden[:, :-1],
-        self._head(rounded).astype(self._dtype),
-        None if constant else self._head(params),
+        trees.head(rounded).astype(self._dtype),
+        None if constant else trees.head(params),
         tokens[:, 1:],
         temperatures[:, 1:],
         scored,
@@ -365,13 +327,13 @@ class Policy:
     if parts is None:
       layers_ = self.config.layers
       parts = (1,) * layers_ if jax.default_backend() == "cpu" else (layers_,)
-    base = params.get(lora_lib.BASE, params)
+    base = trees.base_of(params)
     stack = base["layers"]
     if lora_lib.has_adapters(params):
       stack = lora_lib.merged_layers(self.lora, params)
     table = ("vocab", "embed")
     embedding = matmul.from_bits(base["embedding"]).astype(self._dtype)
-    head_ = self._head(params).astype(self._dtype)
+    head_ = trees.head(params).astype(self._dtype)
     return {
         "embedding": sharding.constrain(matmul.to_bits(embedding), table),
         "parts": decoder.serving_layers(stack, self._dtype, parts),
@@ -381,14 +343,7 @@ class Policy:
 
   def merged(self, params: PyTree) -> PyTree:
     """Returns float32 masters of the same policy, without adapters."""
-    if not self._is_frozen(params):
-      return params
-    base = params.get(lora_lib.BASE, params)
-    if frozen.HEAD in base:
-      base = frozen.thaw(base, self.config.tied_embeddings)
-    if not lora_lib.has_adapters(params):
-      return base
-    return base | {"layers": lora_lib.merged_layers(self.lora, params)}
+    return trees.merged(params, self.lora, self.config.tied_embeddings)
 
   def init_cache(self, weights: PyTree, slots: int, capacity: int) -> Cache:
     """Returns an empty cache of `slots` rows with room for C tokens.
