@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib import axes as axes_lib
+from matplotlib import colors as colors_lib
 import numpy as np
 
 from jaxrl_llm.lab import charts
@@ -229,10 +230,11 @@ def _column(
 
 def _hatch(axes: Axes, corners, mask: np.ndarray) -> None:
   """Hatches the cells of a mask."""
+  clear = colors_lib.ListedColormap(["none"])
+  cells = np.ma.masked_where(~mask, np.ones(mask.shape))
   # Read when the artist is made.
   with matplotlib.rc_context({"hatch.color": "#00000055"}):
-    cells = axes.pcolor(*corners, np.ma.masked_where(~mask, mask), hatch="//")
-  cells.set(array=None, facecolor="none", edgecolor="none")
+    axes.pcolor(*corners, cells, cmap=clear, edgecolors="none", hatch="//")
 
 
 def _number(axes: Axes, values: np.ndarray, mesh) -> None:

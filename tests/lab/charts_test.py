@@ -115,6 +115,23 @@ def test_colours_have_one_scale_over_runs(run):
   assert CHARTS["position_clip"].limits([run]) == (0, 1)
 
 
+def test_only_cells_below_zero_are_hatched(run):
+  """Left negative, right positive and as good as 0; too many for numbers."""
+  chart = CHARTS["position_log_ratio"]
+  records = [
+      {"step": step, "kind": "positions", "edges": [0, 1],
+       "log_ratio/mean": [-1.0 if step < 50 else 1.0 if step < 75 else -1e-9]}
+      for step in range(100)
+  ]
+  image = pixels(figures.render(chart, [_with(run, records)])).astype(float)
+  row = image[image.shape[0] // 3, :, :].sum(-1)
+  plot = row[int(0.12 * len(row)) : int(0.82 * len(row))]
+  left, right = np.array_split(plot, 2)
+  assert left[20:-20].std() > 5
+  # Two flat colours: a step between them, no stripes.
+  assert len(np.unique(right[20:])) <= 4
+
+
 def test_bounds_belong_to_one_ratio(run):
   """ppo bounds the ratio of tokens: a dashed line more in that profile."""
   assert run.ratio == "token"
