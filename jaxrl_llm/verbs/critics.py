@@ -28,10 +28,10 @@ def build(
   chosen = parts.critic_settings(config)
   if chosen is None:
     return None
-  network = policy
-  if chosen.kind == "network":
-    network = policy.without_adapters()
-  if chosen.path:
+  if not chosen.path:
+    whole = chosen.kind == "network"
+    network = policy.without_adapters() if whole else policy
+  else:
     parts.require_there("critic.path", chosen.path)
     network = _network(chosen.path, _computing(config))
     if network.config.vocab_size < policy.config.vocab_size:
