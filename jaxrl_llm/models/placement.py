@@ -34,9 +34,8 @@ def put(tree: PyTree, places: PyTree) -> PyTree:
   def place(at, part):
     return jax.tree.map(lambda array: _put(array, at), part)
 
-  return jax.tree.map(
-      place, places, tree, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding)
-  )
+  is_place = lambda x: isinstance(x, jax.sharding.Sharding)
+  return jax.tree.map(place, places, tree, is_leaf=is_place)
 
 
 def _put(array, at):
