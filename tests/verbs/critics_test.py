@@ -43,7 +43,7 @@ def test_a_critic_starts_from_the_policy_unless_said(model):
   config = config_of(GAE, "--config.critic.epochs=3")
   critic = critics.build(config, model.policy)
   assert critic.network == model.policy and critic.training.epochs == 3
-  assert critics.trunk(config, model.start_params) is model.start_params
+  assert critics.trunk(config, model) is model.start_params
 
 
 def test_a_critic_starts_from_the_model_of_its_path(model, tmp_path):
@@ -53,7 +53,7 @@ def test_a_critic_starts_from_the_model_of_its_path(model, tmp_path):
   critic = critics.build(config, model.policy)
   assert critic.network.config.vocab_size == size
   assert critic.network.compute_dtype == model.policy.compute_dtype
-  trunk = critics.trunk(config, model.start_params)
+  trunk = critics.trunk(config, model)
   for found, wanted in zip(
       jax.tree.leaves(trunk), jax.tree.leaves(params), strict=True
   ):
