@@ -87,7 +87,7 @@ class Enumeration:
     """Expected reward on the prompts of some records, and its gradient.
 
     Args:
-      params: of the policy.
+      params: of the policy; the gradient is by what is trained of them.
       rollouts: their prompts count once each, with equal weight.
 
     Returns:
@@ -100,7 +100,8 @@ class Enumeration:
     chosen = [
         one for template in prompts.values() for one in self._rewarded(template)
     ]
-    total = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+    trained = policy_lib.trained(params)
+    total = jnp.zeros(()), jax.tree.map(jnp.zeros_like, trained)
     rows = packing.pack_rollouts(chosen, self.shape.tokens)
     for start in range(0, len(rows), self.shape.rows):
       batch = self._batch(chosen, rows[start : start + self.shape.rows])
@@ -173,8 +174,9 @@ def _value_and_grad(policy, params, batch):
   # The reward stands at every token of a response.
   rewards = sums(terms.rewards) / jnp.maximum(sums(1.0), 1.0)
 
-  def value(params):
-    scored = step.token_logprobs(policy, params, batch)
+  def value(part):
+    whole = policy_lib.with_trained(params, part)
+    scored = step.token_logprobs(policy, whole, batch)
     return jnp.sum(jnp.exp(sums(scored.logprobs)) * rewards)
 
-  return jax.value_and_grad(value)(params)
+  return jax.value_and_grad(value)(policy_lib.trained(params))

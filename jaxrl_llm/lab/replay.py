@@ -23,6 +23,7 @@ from jaxrl_llm.lab import exact as exact_lib
 from jaxrl_llm.lab import gradients
 from jaxrl_llm.lab import objectives
 from jaxrl_llm.losses import objective
+from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.training import curves
 from jaxrl_llm.training import minibatch as minibatch_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
@@ -73,7 +74,11 @@ def run(
   with jax.set_mesh(bench.mesh):
     path = bench_lib.places(bench, work)
     rows, state = _walk(trainer, state, work, path, folder, exact)
-    moved = jax.tree.map(lambda new, old: new - old, state.params, bench.params)
+    moved = jax.tree.map(
+        lambda new, old: new - old,
+        policy_lib.trained(state.params),
+        policy_lib.trained(bench.params),
+    )
   vector = gradients.flatten(moved)
   gradients.save(folder / f"{MOVED}.npy", vector)
   rows["after"] |= {
@@ -179,7 +184,7 @@ def _vector(
   """The gradient as a vector; zeros where there is none."""
   if totals is not None:
     return gradients.flatten(totals.grads)
-  return 0.0 * gradients.flatten(state.params)
+  return 0.0 * gradients.flatten(policy_lib.trained(state.params))
 
 
 def _row(

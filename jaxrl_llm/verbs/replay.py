@@ -91,7 +91,7 @@ def _replay(
   for entry in chosen:
     reference = None
     if objective.requirements(entry.spec).reference:
-      reference = parts.reference(config, model.start_params)
+      reference = parts.reference(config, model)
     print(f"replaying {entry.label}", flush=True)
     places.append(workdir / CELLS / entry.folder)
     rows[entry.label] = replay_lib.run(
@@ -136,7 +136,7 @@ def make_bench(
           f"lab.checkpoint: expected a checkpoint folder step_N, found {path};"
           " correct it."
       )
-    like = parts.placed_shapes(config, model.policy)
+    like = parts.start_like(config, model)
     params = checkpoints.restore_params(path, like)
   return bench_lib.Bench(
       policy=model.policy,

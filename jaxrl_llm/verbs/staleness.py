@@ -222,7 +222,7 @@ def _train(
     state = made.state(latest)
   reference = None
   if objective.requirements(entry.spec).reference:
-    reference = parts.reference(config, model.start_params)
+    reference = parts.reference(config, model)
   return loop.train(
       model.policy,
       state,

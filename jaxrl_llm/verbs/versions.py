@@ -39,9 +39,9 @@ class Versions:
       self, checkpoint: pathlib.Path | None = None
   ) -> state_lib.TrainState:
     """Reads a checkpoint: by default vK, which every cell starts from."""
-    config, policy = self.job.config, self.job.model.policy
+    config = self.job.config
     optimizer = optimizer_lib.build(parts.train_settings(config))
-    like = parts.placed_shapes(config, policy)
+    like = parts.start_like(config, self.job.model)
     path = checkpoint or self.checkpoint
     return checkpoints.restore(path, like, optimizer).state
 
