@@ -89,13 +89,19 @@ def _entry(word: str, correction: str) -> Entry:
           f" {setting!r}."
       )
     fields[key.strip()] = _value(value.strip())
+  label = label.strip() if equals else word
+  if not re.search(r"\w", label):
+    raise ValueError(
+        f"lab.objectives: {word}: expected a label with a letter or digit,"
+        f" found {label!r}; correct it, as LABEL=NAME."
+    )
   try:
     spec = algorithms.build(fields)
     if not objective.requirements(spec).correction_named:
       spec = algorithms.build(fields | {"correction": correction})
   except ValueError as error:
     raise ValueError(f"lab.objectives: {word}: {error}") from error
-  return Entry(label.strip() if equals else word, spec)
+  return Entry(label, spec)
 
 
 def _value(text: str) -> Any:

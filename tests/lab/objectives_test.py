@@ -44,6 +44,8 @@ def test_label_and_keys():
         ("ppo:clip_high", "expected KEY=VALUE"),
         ("ppo,ppo", "ppo is there twice"),
         (" , ", "found none"),
+        ("=ppo", "expected a label with a letter or digit, found ''"),
+        ("..=ppo", "found '..'"),
     ],
 )
 def test_mistakes(text, expected):
