@@ -1,9 +1,11 @@
 """Curves and tables over the lag, with the noise between seeds."""
 
 from collections.abc import Mapping, Sequence
+import io
 import pathlib
 from typing import Any
 
+from jaxrl_llm.data import atomic
 from jaxrl_llm.lab import staleness
 from jaxrl_llm.lab import tables
 
@@ -126,8 +128,10 @@ def draw(found: Mapping[str, Any], path: pathlib.Path) -> pathlib.Path:
   figure.supxlabel(
       f"lag in rounds; bars: lowest to highest of {len(found['seeds'])} seeds"
   )
-  figure.savefig(path, dpi=120)
+  image = io.BytesIO()
+  figure.savefig(image, format="png", dpi=120)
   pyplot.close(figure)
+  atomic.write_bytes(path, image.getvalue())
   return path
 
 

@@ -114,6 +114,23 @@ def test_text_and_picture(tmp_path):
   assert "not compared: vapo: why" in shown
   path = curves.draw(study, tmp_path / "curves.png")
   assert path.read_bytes().startswith(b"\x89PNG")
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_picture_that_fails_leaves_the_one_that_is_there(
+    tmp_path, monkeypatch
+):
+  path = tmp_path / "curves.png"
+  path.write_bytes(b"before")
+
+  def fail(beside, name):
+    raise OSError(f"{name}: disk full")
+
+  monkeypatch.setattr(curves.atomic, "publish", fail)
+  study = make_study(make_cells({"a": [0.1], "b": [0.9]}), [0])
+  with pytest.raises(OSError, match="disk full"):
+    curves.draw(study, path)
+  assert path.read_bytes() == b"before"
 
 
 @pytest.mark.parametrize("lags", [(), (-1, 2), (0, 2, 2), (3, 1)])
