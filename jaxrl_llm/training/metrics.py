@@ -88,23 +88,49 @@ class MetricsWriter:
 
 
 def read(path: pathlib.Path | str) -> list[dict]:
-  """Returns the records of a metrics.jsonl; a cut-off last line is left out."""
+  """Returns the records of a metrics.jsonl, up to a line that is none.
+
+  The last line is none where a kill cut it short.
+  """
   records = []
-  for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
-    try:
-      records.append(json.loads(line))
-    except json.JSONDecodeError:
+  for line in pathlib.Path(path).read_bytes().splitlines():
+    record = _record(line)
+    if record is None:
       break
+    records.append(record)
   return records
 
 
+def _record(line: bytes) -> dict[str, Any] | None:
+  """Reads a line of metrics.jsonl; None where it is no record."""
+  try:
+    found = json.loads(line)
+  except ValueError:
+    return None
+  if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+    return None
+  step = found.get("step")
+  return found if isinstance(step, int) else None
+
+
 def drop_after(path: pathlib.Path, step: int, round: int = 0) -> None:
-  """Rewrites a metrics file without what lies beyond a step of a round."""
+  """Rewrites a metrics file without what lies beyond a step of a round.
+
+  Raises:
+    ValueError: the file is damaged elsewhere than in its last line.
+  """
   if not path.exists():
     return
+  records, lines = read(path), path.read_bytes().splitlines()
+  if len(records) < len(lines) - 1:
+    raise ValueError(
+        f"{path}: expected a record in each line, found none in line"
+        f" {len(records) + 1} of {len(lines)}; restore the file, or delete that"
+        " line to go on without it."
+    )
   kept = [
       record
-      for record in read(path)
+      for record in records
       if record["step"] <= step or record.get("round", round) < round
   ]
   beside = path.with_name(path.name + ".beside")

@@ -83,3 +83,20 @@ def test_sample_size_is_pooled_over_microbatches():
     ]
     pooled = types.finish_metrics(types.merge_metrics(*parts))
     assert pooled["w/ess"] == pytest.approx(want, abs=5e-4)
+
+
+def test_damage_in_the_middle_is_no_kill_and_loses_nothing(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  lines = [json.dumps({"step": n, "kind": "update"}) for n in range(4)]
+  damaged = "\n".join([lines[0], lines[1][:9], *lines[2:]])
+  path.write_text(damaged)
+  with pytest.raises(ValueError, match="none in line 2 of 4; restore"):
+    metrics.drop_after(path, 3)
+  assert path.read_text() == damaged
+
+
+def test_a_last_line_that_is_no_text_is_left_out(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  path.write_bytes(b'{"step": 0, "kind": "update"}\n{"st\xff')
+  metrics.drop_after(path, 3)
+  assert path.read_bytes() == b'{"step": 0, "kind": "update"}\n'
