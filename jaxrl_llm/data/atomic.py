@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+from collections.abc import Collection
 import json
 import os
 import pathlib
@@ -33,6 +34,39 @@ def write_text(path: pathlib.Path, text: str) -> None:
 def write_json(path: pathlib.Path, content: Any) -> None:
   """Writes JSON with sorted keys, so equal content is equal bytes."""
   write_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def read_json(
+    path: pathlib.Path, names: Collection[str], remedy: str
+) -> dict[str, Any]:
+  """Reads a JSON object.
+
+  Args:
+    path: of the file.
+    names: that the object must have.
+    remedy: what to do about a damaged one, as "delete it".
+
+  Raises:
+    ValueError: it is no JSON, no object, or lacks a name.
+  """
+  try:
+    content = json.loads(path.read_bytes())
+  except ValueError as error:
+    raise ValueError(
+        f"{path}: expected JSON, found a damaged file ({error}); {remedy}."
+    ) from error
+  if not isinstance(content, dict):
+    raise ValueError(
+        f"{path}: expected a JSON object, found a {type(content).__name__};"
+        f" {remedy}."
+    )
+  missing = [name for name in names if name not in content]
+  if missing:
+    raise ValueError(
+        f"{path}: expected {', '.join(names)} in it, found no"
+        f" {', '.join(missing)}; {remedy}."
+    )
+  return content
 
 
 def _sync(path: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ EvaluationSettings = settings_lib.EvaluationSettings
 
 PROBLEMS_FILE = "problems.jsonl"
 RESULTS_FILE = "results.json"
+_REMEDY = "delete the folder, and the evaluation is made anew"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +147,7 @@ def load(folder: str | os.PathLike[str]) -> Evaluation:
 
   Raises:
     FileNotFoundError: the folder holds no complete evaluation.
+    ValueError: a file of it is damaged.
   """
   folder = pathlib.Path(folder)
   results = folder / RESULTS_FILE
@@ -154,18 +156,42 @@ def load(folder: str | os.PathLike[str]) -> Evaluation:
         f"{folder}: expected a complete evaluation with {RESULTS_FILE}, found"
         " none; run `evaluate` first."
     )
-  content = json.loads(results.read_text("utf-8"))
-  with (folder / PROBLEMS_FILE).open(encoding="utf-8") as file:
-    records = [json.loads(line) for line in file]
-  for record in records:
-    record["scores"] = [
-        math.nan if score is None else score for score in record["scores"]
-    ]
-  return summarise(
-      EvaluationSettings(**content["settings"]),
-      [Problem(**record) for record in records],
-      content["details"],
+  content = atomic.read_json(
+      results, ("settings", "counts", "details"), _REMEDY
   )
+  try:
+    settings = EvaluationSettings(**content["settings"])
+    problems = _problems(folder / PROBLEMS_FILE)
+    planned = content["counts"]["problems"]
+  except (ValueError, TypeError, KeyError) as error:
+    raise ValueError(
+        f"{folder}: expected what an evaluation wrote, found a damaged file"
+        f" ({error}); {_REMEDY}."
+    ) from error
+  if len(problems) != planned:
+    raise ValueError(
+        f"{folder / PROBLEMS_FILE}: expected {planned} problems, found"
+        f" {len(problems)}; {_REMEDY}."
+    )
+  return summarise(settings, problems, content["details"])
+
+
+def _problems(path: pathlib.Path) -> list[Problem]:
+  """Reads problems.jsonl."""
+  with path.open(encoding="utf-8") as file:
+    records = [json.loads(line) for line in file]
+  return [
+      Problem(
+          **record
+          | {
+              "scores": [
+                  math.nan if score is None else score
+                  for score in record["scores"]
+              ]
+          }
+      )
+      for record in records
+  ]
 
 
 def _correct(score: float) -> float:

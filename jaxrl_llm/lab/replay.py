@@ -60,7 +60,9 @@ def run(
     A row of numbers by stage.
   """
   if (folder / ROWS).is_file():
-    return json.loads((folder / ROWS).read_text(encoding="utf-8"))
+    return atomic.read_json(
+        folder / ROWS, STAGES, "delete it, and the objective is replayed anew"
+    )
   folder.mkdir(parents=True, exist_ok=True)
   trainer = bench_lib.build(bench, entry, reference)
   work = bench_lib.open_round(bench, entry)

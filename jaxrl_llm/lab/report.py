@@ -47,6 +47,24 @@ def cache_of(folder: pathlib.Path) -> pathlib.Path:
   return folder / FOLDER / _CACHE
 
 
+def check_place(folder: pathlib.Path) -> None:
+  """Refuses a folder where something else has the names of a report.
+
+  Raises:
+    OSError: naming it.
+  """
+  if (folder / FOLDER).exists() and not (folder / FOLDER).is_dir():
+    raise OSError(
+        f"{folder / FOLDER}: expected a folder for the pictures of a report,"
+        " found a file; move it away."
+    )
+  if (folder / FILE).is_dir():
+    raise OSError(
+        f"{folder / FILE}: expected a file or none, found a folder; move it"
+        " away."
+    )
+
+
 def write(
     runs: Sequence[workdir_lib.Run],
     texts: Sequence[Texts],
@@ -61,7 +79,11 @@ def write(
 
   Returns:
     The path of report.html.
+
+  Raises:
+    OSError: something else has their names.
   """
+  check_place(folder)
   (folder / FOLDER).mkdir(parents=True, exist_ok=True)
   entries = [(each.anchor, each.title) for each in sections.ALL]
   body = [page.navigation([*entries, ("samples", _SAMPLES)])]

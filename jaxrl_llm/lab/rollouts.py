@@ -3,7 +3,6 @@
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
-import json
 import os
 import pathlib
 from typing import Any
@@ -136,6 +135,6 @@ def _merge(entries) -> dict[int, Responses]:
 def _read(cache: pathlib.Path) -> dict[str, Any]:
   """Reads the cache; one that is damaged is as good as none."""
   try:
-    return json.loads(cache.read_text(encoding="utf-8"))
+    return atomic.read_json(cache, (), "delete it")
   except (OSError, ValueError):
     return {}

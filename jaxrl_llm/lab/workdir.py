@@ -7,10 +7,10 @@ could not be read `Run.notes`.
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
+from jaxrl_llm.data import atomic
 from jaxrl_llm.evaluation import evaluate as evaluate_lib
 from jaxrl_llm.evaluation import results
 from jaxrl_llm.lab import rollouts as rollouts_lib
@@ -18,6 +18,7 @@ from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import objective
 from jaxrl_llm.training import metrics as metrics_lib
 
+_REMEDY = "restore it to see more"
 # What a source that is not there would come from.
 _ABSENT = {
     "config": "There is no config.json: no verb has begun its work here.",
@@ -132,8 +133,12 @@ def read(workdir: pathlib.Path, name: str, cache: pathlib.Path) -> Run:
       "evaluations": attempt(
           lambda: _evaluations(workdir, progress, notes), {}
       ),
-      "feedback": attempt(lambda: _rounds(workdir / "feedback", "groups"), {}),
-      "plans": attempt(lambda: _rounds(workdir / "allocation", "counts"), {}),
+      "feedback": attempt(
+          lambda: _rounds(workdir / "feedback", "groups", _is_group), {}
+      ),
+      "plans": attempt(
+          lambda: _rounds(workdir / "allocation", "counts", _is_count), {}
+      ),
       "rollouts": counted,
   }
   return Run(
@@ -169,7 +174,7 @@ def _metrics(workdir: pathlib.Path, notes: list[str]) -> list[dict[str, Any]]:
   lines = len(path.read_text(encoding="utf-8").splitlines())
   if len(records) < lines:
     notes.append(
-        f"{path}: line {len(records) + 1} of {lines} is no JSON (a kill cuts"
+        f"{path}: line {len(records) + 1} of {lines} is no record (a kill cuts"
         " the last one short); it and what follows are left out."
     )
   return records
@@ -179,13 +184,17 @@ def _evaluations(
     workdir: pathlib.Path, progress: Mapping[str, Any], notes: list[str]
 ) -> dict[str, evaluate_lib.Evaluation]:
   """Reads the finished evaluations that measured what the newest one did."""
-  titles = {
-      folder: title for title, folder in progress.get("evaluations", {}).items()
-  }
+  noted = progress.get("evaluations", {})
+  if not isinstance(noted, dict):
+    raise ValueError(f"{workdir / 'run.json'}: it names no evaluations.")
+  titles = {folder: title for title, folder in noted.items()}
   found = {}
   for path in workdir.glob(f"evaluations/*/{results.RESULTS_FILE}"):
     name = str(path.parent.relative_to(workdir))
-    found[name] = evaluate_lib.load(path.parent)
+    try:
+      found[name] = evaluate_lib.load(path.parent)
+    except (OSError, ValueError) as error:
+      notes.append(_one_line(error))
   if not found:
     return {}
   order = sorted(found, key=lambda name: (found[name].details["updates"], name))
@@ -212,20 +221,31 @@ def _measured(evaluation: evaluate_lib.Evaluation) -> tuple[Any, ...]:
   return chosen, evaluation.details.get("prompts")
 
 
-def _rounds(folder: pathlib.Path, name: str) -> dict[int, Any]:
-  """Reads one entry of every round_K.json of a folder."""
-  contents = map(_json, sorted(folder.glob("round_*.json")))
-  return {content["round"]: content[name] for content in contents}
+def _rounds(
+    folder: pathlib.Path, name: str, fits: Callable[[Any], bool]
+) -> dict[int, list[Any]]:
+  """Reads one list of every round_K.json of a folder."""
+  found = {}
+  for path in sorted(folder.glob("round_*.json")):
+    content = atomic.read_json(path, ("round", name), _REMEDY)
+    entries = content[name]
+    if not isinstance(entries, list) or not all(map(fits, entries)):
+      raise ValueError(f"{path}: {name} is no list as it should be; {_REMEDY}.")
+    found[content["round"]] = entries
+  return found
+
+
+def _is_group(value: Any) -> bool:
+  return isinstance(value, dict) and {"samples", "correct"} <= set(value)
+
+
+def _is_count(value: Any) -> bool:
+  return isinstance(value, int)
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON object; an absent file is an empty one."""
-  if not path.is_file():
-    return {}
-  try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise ValueError(f"{path}: not JSON ({error}).") from error
+  return atomic.read_json(path, (), _REMEDY) if path.is_file() else {}
 
 
 def _one_line(error: Exception) -> str:

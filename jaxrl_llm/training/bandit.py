@@ -9,9 +9,9 @@ with it, and the state is what the files of earlier rounds say.
 
 from collections.abc import Sequence
 import dataclasses
-import json
 import math
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -118,8 +118,7 @@ def controls(
 
 def chosen_controls(workdir: pathlib.Path, number: int) -> dict[str, float]:
   """Returns the bounds that a round chose, from the file of `controls`."""
-  content = path_of(workdir, number).read_text(encoding="utf-8")
-  return dict.fromkeys(KEYS, json.loads(content)["bound"])
+  return dict.fromkeys(KEYS, _read(path_of(workdir, number))["bound"])
 
 
 def _bandit(settings: settings_lib.TrainSettings) -> Bandit:
@@ -145,7 +144,7 @@ def _history(
   """
   paths = [path_of(workdir, earlier) for earlier in range(number)]
   chosen = [
-      json.loads(path.read_text(encoding="utf-8"))
+      _read(path)
       for path in paths
       if path.is_file()  # A round that was left out chose nothing.
   ]
@@ -155,3 +154,10 @@ def _history(
       for entry, after in zip(chosen, rewards)
       if math.isfinite(after)
   ]
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  """Reads what a round chose."""
+  return atomic.read_json(
+      path, ("arm", "bound", "reward"), "restore it or begin another --workdir"
+  )

@@ -1,7 +1,6 @@
 """What allocation may know of a round, per group, as a JSON file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-import json
 import pathlib
 from typing import Any
 
@@ -70,14 +69,17 @@ def read(path: pathlib.Path) -> Sequence[Mapping[str, Any]]:
   """Reads the objects of `write`, one per group.
 
   Raises:
-    ValueError: there is no such file.
+    ValueError: there is no such file, or it is damaged.
   """
   if not path.is_file():
     raise ValueError(
         f"{path}: expected the feedback of a round that was trained on, found"
         " none; the allocation needs it, restore it or begin another --workdir."
     )
-  return json.loads(path.read_text(encoding="utf-8"))["groups"]
+  content = atomic.read_json(
+      path, ("round", "groups"), "restore it or begin another --workdir"
+  )
+  return content["groups"]
 
 
 def _group(

@@ -8,8 +8,8 @@ round is generated, and from then on it is what counts.
 
 from collections.abc import Sequence
 import dataclasses
-import json
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -167,7 +167,7 @@ def next_plan(
 def pass_empty(state: TrainState, workdir: pathlib.Path) -> TrainState:
   """Passes rounds that were planned to generate nothing."""
   while (path := folders.round_plan(workdir, state.position.round)).is_file():
-    if json.loads(path.read_text(encoding="utf-8"))["counts"]:
+    if _content(path)["counts"]:
       break
     state = leave_out(state, workdir)
   return state
@@ -189,11 +189,20 @@ def _memory(
   )
 
 
+def _content(path: pathlib.Path) -> dict[str, Any]:
+  """Reads the JSON of a plan."""
+  return atomic.read_json(
+      path,
+      ("counts", "prompt_ids", "continued", "weights"),
+      "restore it, or delete it together with the shards of its round",
+  )
+
+
 def _read(
     path: pathlib.Path, job: parts.Job, continued: Sequence[types.Rollout]
 ) -> Plan:
   """Reads a plan that was written before."""
-  content = json.loads(path.read_text(encoding="utf-8"))
+  content = _content(path)
   known = {prompt.prompt_id: prompt for prompt in job.train_prompts}
   missing = set(content["prompt_ids"]) - set(known)
   if missing:

@@ -123,9 +123,4 @@ def read(path: pathlib.Path) -> Mapping[str, Any]:
   Raises:
     ValueError: it is damaged.
   """
-  try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise ValueError(
-        f"{path}: not JSON ({error}); restore it or delete it."
-    ) from error
+  return atomic.read_json(path, (), "restore it or delete it")

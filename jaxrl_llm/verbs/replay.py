@@ -11,7 +11,6 @@ was.
 """
 
 from collections.abc import Sequence
-import json
 import pathlib
 import shutil
 
@@ -62,7 +61,11 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   entries = objectives.parse(config.lab.objectives, config.lab.correction)
   if not (workdir / RESULT).is_file():
     _replay(config, workdir, entries)
-  found = json.loads((workdir / RESULT).read_text(encoding="utf-8"))
+  found = atomic.read_json(
+      workdir / RESULT,
+      ("updates", "objectives", "rows", "cosines", "not_replayed"),
+      "delete it, and the same command makes it anew",
+  )
   text = tables.of_replay(found)
   atomic.write_text(workdir / TEXT, text)
   print(text, end="")

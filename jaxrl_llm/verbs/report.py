@@ -46,6 +46,7 @@ def main(
   """Writes the report of the runs that are named."""
   chosen = _chosen(config, workdir)
   workdir = flags.require_workdir(workdir, "report")
+  report.check_place(workdir)
   runs = _read(chosen, workdir)
   texts = [_of_checkpoint(run, config) for run in runs]
   print(f"report: {report.write(runs, texts, workdir)}")

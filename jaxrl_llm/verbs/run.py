@@ -201,7 +201,11 @@ def _read(workdir: pathlib.Path) -> dict[str, Any]:
   path = workdir / FILE
   if not path.is_file():
     return {"rounds": 0, "evaluations": {}}
-  return json.loads(path.read_text(encoding="utf-8"))
+  return atomic.read_json(
+      path,
+      ("rounds", "evaluations"),
+      "restore it, or delete it: what is finished is found again",
+  )
 
 
 def _note(

@@ -11,7 +11,6 @@ versions and the cells (objective, lag, seed) that are finished.
 """
 
 from collections.abc import Mapping, Sequence
-import json
 import pathlib
 import shutil
 from typing import Any
@@ -78,7 +77,11 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
       made[seed] = versions.make(job, place, None if given else max(lags))
     left = [entry for entry in entries if entry.label not in refused]
     _study(left, lags, made, refused, workdir)
-  found = json.loads((workdir / RESULT).read_text(encoding="utf-8"))
+  found = atomic.read_json(
+      workdir / RESULT,
+      ("lags", "seeds", "before", "version_lags", "cells", "summary"),
+      "delete it, and the same command makes it anew from the cells",
+  )
   shown = curves.text(found)
   atomic.write_text(workdir / TEXT, shown)
   print(shown, end="")
@@ -181,7 +184,11 @@ def _cell(
 ) -> dict[str, Any]:
   """Trains one cell and evaluates it, or reads what it found."""
   if (folder / CELL).is_file():
-    return json.loads((folder / CELL).read_text(encoding="utf-8"))
+    return atomic.read_json(
+        folder / CELL,
+        ("label", "lag", "seed", "version_lag", "reward"),
+        "delete it, and the cell is trained anew",
+    )
   folder.mkdir(parents=True, exist_ok=True)
   members = made.folders(lag)
   start = made.state()

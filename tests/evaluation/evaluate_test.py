@@ -111,6 +111,24 @@ def test_saved_and_loaded_is_the_same(tmp_path):
     evaluate.load(tmp_path / "evaluation")
 
 
+@pytest.mark.parametrize(
+    "name,keep,expected",
+    [
+        ("results.json", 9, "expected JSON, found a damaged file"),
+        ("problems.jsonl", 0, "expected 5 problems, found 0"),
+        ("problems.jsonl", 9, "found a damaged file"),
+    ],
+)
+def test_damage_is_named_with_the_remedy(name, keep, expected, tmp_path):
+  found = evaluate.evaluate(BEFORE, PROMPTS, GRADER, SETTINGS)
+  evaluate.save(found, tmp_path)
+  content = (tmp_path / name).read_bytes()
+  (tmp_path / name).write_bytes(content[:keep])
+  with pytest.raises(ValueError, match="delete the folder") as caught:
+    evaluate.load(tmp_path)
+  assert str(tmp_path) in str(caught.value) and expected in str(caught.value)
+
+
 def test_table_has_both_evaluations_and_the_gain():
   before = evaluate.evaluate(BEFORE, PROMPTS, GRADER, SETTINGS)
   after = evaluate.evaluate(AFTER, PROMPTS, GRADER, SETTINGS)

@@ -7,6 +7,7 @@ import made_run
 import numpy as np
 import pytest
 
+from jaxrl_llm.lab import report
 from jaxrl_llm.lab import rollouts
 from jaxrl_llm.lab import sections
 from jaxrl_llm.lab import workdir
@@ -104,8 +105,44 @@ def test_damage_is_noted_and_the_rest_is_read(folder):
   run = made_run.read(folder)
   assert len(run.metrics) == 3
   assert any(f"line 4 of {len(lines)}" in note for note in run.notes)
-  assert any("config.json: not JSON" in note for note in run.notes)
+  assert any("config.json: expected JSON" in note for note in run.notes)
   assert run.ratio == "" and run.feedback
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("config.json", "[1]"),
+        ("run.json", "[]"),
+        ("run.json", '{"evaluations": 3}'),
+        ("report/rollouts.json", "[]"),
+        ("feedback/round_0000.json", "[]"),
+        ("feedback/round_0000.json", '{"round": 0, "groups": 5}'),
+        ("feedback/round_0000.json", '{"round": 0, "groups": [{}]}'),
+        ("allocation/round_00000.json", '{"round": 0, "counts": [null]}'),
+        ("metrics.jsonl", "17"),
+        ("metrics.jsonl", '{"step": 3}'),
+        ("metrics.jsonl", '{"kind": "update"}'),
+    ],
+)
+def test_json_of_another_shape_is_noted_and_the_page_is_written(
+    name, content, folder, tmp_path
+):
+  (folder / name).parent.mkdir(exist_ok=True)
+  (folder / name).write_text(content)
+  run = made_run.read(folder)
+  nothing = report.Texts((), "", None, "", ())
+  assert report.write([run], [nothing], tmp_path).is_file()
+  if not name.startswith("report"):  # Of counts that are made anew.
+    assert any(str(folder / name) in note for note in run.notes)
+
+
+def test_a_damaged_evaluation_takes_no_other_with_it(folder):
+  damaged = sorted(folder.glob("evaluations/*/problems.jsonl"))[0]
+  damaged.write_text("")
+  run = made_run.read(folder)
+  assert len(run.evaluations) == 1
+  assert any(str(damaged) in note for note in run.notes)
 
 
 def test_evaluations_of_other_settings_are_left_out_and_counted(folder):

@@ -118,6 +118,18 @@ def test_mistakes_are_one_line(words, expected, tmp_path, capsys):
   assert not list(tmp_path.iterdir())
 
 
+def test_other_things_of_a_report_s_names_are_not_touched(tmp_path, capsys):
+  (tmp_path / "report").write_text("mine")
+  assert door.main(["report", f"--workdir={tmp_path}"]) == door.USER_ERROR
+  assert "expected a folder for the pictures" in capsys.readouterr().err
+  assert (tmp_path / "report").read_text() == "mine"
+  (tmp_path / "report").unlink()
+  (tmp_path / "report.html").mkdir()
+  assert door.main(["report", f"--workdir={tmp_path}"]) == door.USER_ERROR
+  assert "found a folder; move it away" in capsys.readouterr().err
+  assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
 def test_recorded_keys_win_and_unknown_ones_are_refused():
   config, _ = flags.parse("report", [])
   restored = record.restore(
