@@ -83,6 +83,11 @@ def _replay(
         "train.clip_bandit: a bandit chooses bounds from round to round, and a"
         f" replay has one, found {config.train.clip_bandit}; set it to none."
     )
+  if config.lab.exact_limit < 0:
+    raise ValueError(
+        "lab.exact_limit: expected 0 (never) or more, found"
+        f" {config.lab.exact_limit}; correct it."
+    )
   model = parts.model(config, parts.tokenizer(config))
   bench = make_bench(config, model)
   chosen, refused = _chosen(config, bench, entries)

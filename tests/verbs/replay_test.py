@@ -121,6 +121,7 @@ MISTAKES = {
     "critic": ({"objectives": "ppo,vapo"}, "vapo takes its advantages"),
     "topk": ({"objectives": "sis"}, "expected the top 100 ids"),
     "updates": ({"lab__updates": 4}, "less than the 4 mini-batches"),
+    "limit": ({"lab__exact_limit": -1}, "expected 0 (never) or more"),
     "bandit": (
         {"train__clip_bandit": "ucb1"}, "train.clip_bandit: a bandit"
     ),
