@@ -69,14 +69,23 @@ def check(lags: Sequence[int], seeds: Sequence[int]) -> None:
   Raises:
     ValueError: naming the key.
   """
-  if not lags or lags[0] < 0 or any(a >= b for a, b in zip(lags, lags[1:])):
+  whole = all(isinstance(lag, int) for lag in lags)
+  if (
+      not lags
+      or not whole
+      or lags[0] < 0
+      or any(a >= b for a, b in zip(lags, lags[1:]))
+  ):
     raise ValueError(
         "lab.lags: expected numbers of rounds from 0 on, ascending, found"
         f" {tuple(lags)}; correct them."
     )
-  if not seeds or len(set(seeds)) < len(seeds):
+  whole = all(
+      isinstance(seed, int) and -(2**63) <= seed < 2**63 for seed in seeds
+  )
+  if not seeds or not whole or len(set(seeds)) < len(seeds):
     raise ValueError(
-        "lab.seeds: expected one or more different seeds, found"
+        "lab.seeds: expected one or more different integers of 64 bits, found"
         f" {tuple(seeds)}; correct them."
     )
 

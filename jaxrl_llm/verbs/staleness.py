@@ -66,6 +66,12 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   refused = _refused(config, entries)
   run.check_training(config)
   given = versions.named(config)
+  if not given and not max(lags):
+    raise ValueError(
+        f"lab.lags: expected a lag above 0, found {lags}: the runs behind the"
+        " lags have as many rounds as the largest, and without one there is no"
+        " policy to start from; add a lag, or name runs in lab.versions."
+    )
   if not (workdir / RESULT).is_file():
     made = {}
     for number, seed in enumerate(seeds):

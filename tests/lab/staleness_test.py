@@ -133,13 +133,13 @@ def test_a_picture_that_fails_leaves_the_one_that_is_there(
   assert path.read_bytes() == b"before"
 
 
-@pytest.mark.parametrize("lags", [(), (-1, 2), (0, 2, 2), (3, 1)])
+@pytest.mark.parametrize("lags", [(), (-1, 2), (0, 2, 2), (3, 1), (0, 1.5)])
 def test_lags_are_checked(lags):
   with pytest.raises(ValueError, match="^lab.lags: "):
     staleness.check(lags, (0,))
 
 
-@pytest.mark.parametrize("seeds", [(), (1, 1)])
+@pytest.mark.parametrize("seeds", [(), (1, 1), ("a",), (0, 2**63)])
 def test_seeds_are_checked(seeds):
   with pytest.raises(ValueError, match="^lab.seeds: "):
     staleness.check((0,), seeds)

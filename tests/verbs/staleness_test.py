@@ -119,6 +119,9 @@ MISTAKES = {
     "greedy": ({"lab__objectives": "remax"}, "set objective.name=remax"),
     "topk": ({"lab__objectives": "sis"}, "sampling.record_topk=0; raise it"),
     "lags": ({"lab__lags": "(2,1)"}, "lab.lags: expected numbers of rounds"),
+    "lag of nothing": ({"lab__lags": "(0,)"}, "expected a lag above 0"),
+    "half a lag": ({"lab__lags": "(0,1.5)"}, "lab.lags: expected numbers"),
+    "no seed": ({"lab__seeds": "(0,'a')"}, "lab.seeds: expected"),
     "seeds": ({"lab__seeds": "(1,1)"}, "lab.seeds: expected"),
     "versions": ({"lab__versions": "a"}, "for each of 2 seeds"),
 }
