@@ -148,7 +148,7 @@ def _of_checkpoint(
     if path is None:
       raise ValueError("There is no checkpoint to judge them by.")
     model = parts.model(config, tokenizer)
-    like = parts.placed_shapes(config, model.policy)
+    like = parts.start_like(config, model)
     params = checkpoints.restore_params(path, like)
     updates = int(path.name.removeprefix("step_"))
     return _judged(

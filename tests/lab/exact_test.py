@@ -6,15 +6,21 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tiny_run
 
 from jaxrl_llm.data import packing
 from jaxrl_llm.lab import exact
+from jaxrl_llm.models import lora as lora_lib
+from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding
 from jaxrl_llm.training import scoring
 
 STOPS = (3, 7)
 V = tiny_run.VOCABULARY
+ADAPTED = dataclasses.replace(
+    tiny_run.POLICY, lora=lora_lib.Lora(2, 4.0), base_dtype="bfloat16"
+)
 
 
 def test_responses_are_all_that_can_be_drawn():
@@ -34,14 +40,14 @@ def reward(tokens):
   return float(tokens[0] % 3 == 0) - 0.5 * float(tokens[-1] % 4 == 1)
 
 
-def make(limit=10**6, asked=None):
+def make(limit=10**6, asked=None, policy=tiny_run.POLICY):
   def grade(listed):
     if asked is not None:
       asked.append(len(listed))
     return [reward(tokens) for _, tokens in listed]
 
   return exact.Enumeration(
-      policy=tiny_run.POLICY,
+      policy=policy,
       stop_ids=STOPS,
       length=2,
       grade=grade,
@@ -71,9 +77,9 @@ def pairs_of(rollout):
   )
 
 
-def expected_reward(params, batch, size):
+def expected_reward(policy, params, batch, size):
   """Σ_y π(y) R(y) from log-probs of every pair; a stop token stands alone."""
-  logprobs = tiny_run.POLICY.token_logprobs(
+  logprobs = policy.token_logprobs(
       params, batch.tokens, batch.segment_ids, batch.parent_ids,
       batch.positions, batch.temperatures,
   ).logprobs
@@ -87,17 +93,35 @@ def expected_reward(params, batch, size):
   return total + jnp.sum(both[going_on] * rewards[going_on])
 
 
-def test_reward_and_gradient_are_those_of_the_whole_sum():
+def adapted_params():
+  """Adapters that change something: both factors are drawn."""
+  start = ADAPTED.init(jax.random.key(0))
+  moved = jax.tree.map(
+      lambda x: 0.1 * jax.random.normal(jax.random.key(1), x.shape),
+      policy_lib.trained(start),
+  )
+  return policy_lib.with_trained(start, moved)
+
+
+@pytest.mark.parametrize("policy, make_params", [
+    (tiny_run.POLICY, tiny_run.params), (ADAPTED, adapted_params),
+], ids=["masters", "adapters"])
+def test_reward_and_gradient_are_those_of_the_whole_sum(policy, make_params):
   rollouts = tiny_run.make_rollouts(groups=2)
   prompts = [rollouts[0], rollouts[4]]
-  params = tiny_run.params()
+  params = make_params()
   batches = [(pairs_of(one), one.prompt_tokens.size) for one in prompts]
   wanted, slope = jax.jit(
       jax.value_and_grad(
-          lambda p: sum(expected_reward(p, *given) for given in batches) / 2
+          lambda moved: sum(
+              expected_reward(
+                  policy, policy_lib.with_trained(params, moved), *given
+              )
+              for given in batches
+          ) / 2
       )
-  )(params)
-  found, gradient = make()(params, rollouts)
+  )(policy_lib.trained(params))
+  found, gradient = make(policy=policy)(params, rollouts)
   np.testing.assert_allclose(found, wanted, rtol=1e-5)
   jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),

@@ -14,6 +14,7 @@ from jaxrl_llm.models import lora as lora_lib
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import weights
 from jaxrl_llm.training import checkpoints
+from jaxrl_llm.verbs import replay
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = [
@@ -134,6 +135,30 @@ def test_exports(workdir, tmp_path):
   np.testing.assert_allclose(
       base + 2.0 * change.T, found["layers"]["down"][1], atol=1e-6
   )
+
+
+def test_replay_starts_from_adapters_and_from_a_checkpoint(workdir, tmp_path):
+  """The reference is the base, and only the adapters move."""
+  path = checkpoints.latest(workdir / "checkpoints")
+  assert door.main([
+      "replay", SMALL[0], *LORA, "--config.train.keep_uniform_groups=True",
+      f"--shards={workdir / 'rollouts'}", f"--workdir={tmp_path}",
+      "--objectives=grpo:kl_coefficient=0.1,topr",
+      f"--config.lab.checkpoint={path}", "--config.lab.correction=bypass",
+      "--config.lab.updates=1",
+  ]) == 0
+  rows = json.loads((tmp_path / replay.RESULT).read_text())["rows"]
+  after = rows["grpo:kl_coefficient=0.1"]["after"]
+  assert after["updates"] == 1 and after["moved"] > 0
+
+
+def test_report_judges_by_a_checkpoint_of_adapters(workdir, capsys):
+  assert door.main([
+      "report", f"--workdir={workdir}", "--config.report.samples=2"
+  ]) == 0
+  line = capsys.readouterr().out.strip().splitlines()[-1]
+  page = pathlib.Path(line.removeprefix("report: ")).read_text("utf-8")
+  assert "Coloured by live" in page
 
 
 @pytest.mark.parametrize("flags, word", [

@@ -17,7 +17,7 @@ KEYS = {
     "train.epochs": 1,
     "evaluation.samples": 2,
     "evaluation.pass_at": "1",
-    "lab.objectives": "ppo,topr",
+    "lab.objectives": "ppo,topr=topr:kl_coefficient=0.1",
     "lab.correction": "bypass",
     "lab.lags": "(0,1)",
     "lab.seeds": "(0,1)",
