@@ -1,7 +1,7 @@
 """The objectives that a comparison names, and what each of them lacks."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import re
 from typing import Any
@@ -67,6 +67,26 @@ def parse(text: str, correction: str) -> list[Entry]:
           " another label, as LABEL=NAME."
       )
   return entries
+
+
+def refused(text: str, problems: Mapping[str, str]) -> dict[str, str]:
+  """Says why objectives are left out of a comparison.
+
+  Args:
+    text: `lab.objectives`.
+    problems: why an objective cannot be compared, by label; empty if it can.
+
+  Returns:
+    The problems without the empty ones.
+
+  Raises:
+    ValueError: an objective that was named cannot be compared, or none can.
+  """
+  found = {label: why for label, why in problems.items() if why}
+  if found and (text.strip() != ALL or len(found) == len(problems)):
+    label, why = next(iter(found.items()))
+    raise ValueError(f"lab.objectives: {label}: {why}")
+  return found
 
 
 def _attempt(name: str, correction: str) -> Entry:

@@ -170,11 +170,7 @@ def _chosen(
     ValueError: one that was named cannot, or none can.
   """
   problems = {entry.label: bench_lib.check(bench, entry) for entry in entries}
-  refused = {label: why for label, why in problems.items() if why}
-  everything = config.lab.objectives.strip() == objectives.ALL
-  if refused and (not everything or len(refused) == len(entries)):
-    label, why = next(iter(refused.items()))
-    raise ValueError(f"lab.objectives: {label}: {why}")
+  refused = objectives.refused(config.lab.objectives, problems)
   return [entry for entry in entries if entry.label not in refused], refused
 
 

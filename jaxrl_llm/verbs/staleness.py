@@ -104,12 +104,7 @@ def _refused(
     ValueError: one that was named cannot, or none can.
   """
   problems = {entry.label: _problem(config, entry) for entry in entries}
-  refused = {label: why for label, why in problems.items() if why}
-  everything = config.lab.objectives.strip() == objectives.ALL
-  if refused and (not everything or len(refused) == len(entries)):
-    label, why = next(iter(refused.items()))
-    raise ValueError(f"lab.objectives: {label}: {why}")
-  return refused
+  return objectives.refused(config.lab.objectives, problems)
 
 
 def _problem(
@@ -146,7 +141,7 @@ def _study(
   """Fills the cells and writes RESULT."""
   for one in made.values():
     for lag in lags:
-      one.folders(lag)
+      one.folders(lag)  # Refuses a lag before anything is trained.
   before = {}
   for seed, one in made.items():
     state = one.state()

@@ -66,6 +66,17 @@ def test_all_names_every_objective_and_says_what_does_not_take_a_correction():
     assert bool(entry.problem) == (not named), label
 
 
+def test_what_is_named_must_be_comparable():
+  problems = {"ppo": "", "vapo": "a critic."}
+  assert objectives.refused("all", problems) == {"vapo": "a critic."}
+  assert objectives.refused("ppo", {"ppo": ""}) == {}
+  for text, found in (
+      ("ppo,vapo", problems), (" all ", {"vapo": "a critic."})
+  ):
+    with pytest.raises(ValueError, match="lab.objectives: vapo: a critic."):
+      objectives.refused(text, found)
+
+
 def test_what_an_objective_lacks(tmp_path):
   index = indices.Index.build(
       [shards.open_folder(tiny_run.write(tmp_path, tiny_run.make_rollouts()))]
