@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm import types
 from jaxrl_llm.models import attention
+from jaxrl_llm.models import cached_attention
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import frozen
 from jaxrl_llm.models import layers
@@ -196,7 +197,7 @@ class Block(nn.Module):
         jax.lax.dynamic_update_index_in_dim(recent, new, context.index, 2)
         for recent, new in zip(cache[2:], emitted)
     )
-    return attention.cached(
+    return cached_attention.attend(
         query.astype(self.dtype),
         *cache[:2],
         context.lengths,

@@ -30,7 +30,7 @@ _VALUES = ("layers", "batch", "kv_heads", None, "head_dim")
 class Cache:
   """Keys and values per layer and slot, with room for C tokens.
 
-  The order of the axes is what the products of `attention.cached` read
+  The order of the axes is what the products of `cached_attention.attend` read
   without turning: their last axis is not the summed one.
 
   Attributes:

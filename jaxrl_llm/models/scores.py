@@ -8,6 +8,10 @@ from jaxrl_llm import types
 
 Array = types.Array
 
+# Of a key that is not read. Finite, so that a row without any key gives a mean
+# and not a NaN.
+MASKED = -1e30
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:

@@ -159,41 +159,6 @@ def test_large_scores_neither_overflow_nor_vanish():
   )
 
 
-def test_cached_equals_the_last_row_of_causal():
-  """Slots of other lengths, two tokens recent; what lies beyond is not read."""
-  lengths = jnp.array([3, 6])
-  rows = jnp.array([0, 1])
-  start = jnp.array([0, 2])
-  gather = lambda x, index: x[rows[:, None], jnp.minimum(
-      start[:, None] + index, T - 1)]
-  beyond = (jnp.arange(64) >= lengths[:, None])[..., None, None]
-  keys, values = (
-      jnp.where(beyond, 1e4, gather(x, jnp.arange(64))) for x in (KEYS, VALUES)
-  )
-  recent_keys, recent_values = (
-      jnp.swapaxes(gather(x, lengths[:, None] + jnp.arange(3)), 1, 2)
-      for x in (KEYS, VALUES)
-  )
-  recent_keys, recent_values = (
-      x.at[:, :, 2].set(1e4) for x in (recent_keys, recent_values)
-  )
-  last = start + lengths + 1
-  found = attention.cached(
-      QUERIES[rows, last],
-      jnp.transpose(keys, (0, 2, 3, 1)),
-      jnp.swapaxes(values, 1, 2),
-      lengths,
-      recent_keys,
-      recent_values,
-      1,
-  )
-  alone = jnp.sign(SEGMENTS)
-  expected = attention.causal(
-      QUERIES, KEYS, VALUES, alone, alone, jnp.float32
-  )[rows, last]
-  np.testing.assert_allclose(found, expected, atol=2e-6)
-
-
 def test_a_scan_over_layers_keeps_no_mask_of_all_blocks():
   """Temporary memory of the gradient grows with T, not with its square."""
 
