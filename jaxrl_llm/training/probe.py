@@ -15,6 +15,7 @@ from jaxrl_llm.data import index as indices
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import scoring
+from jaxrl_llm.training import supports as supports_lib
 
 # Records and tokens of a probe: enough for a mean, few enough to be cheap.
 _RECORDS = 4
@@ -22,8 +23,6 @@ _TOKENS = 2048
 _ENOUGH_TRAINED = 128
 # Most likely ids that a truncated support is looked for in.
 _TOPK = 64
-_TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995)
-_MIN_P = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,19 +151,14 @@ class Probe:
     elif kind == "all":
       kept = 0.0
     else:
-      kept = _log_kept(scored.top[row, there], kind, number)
+      kept = supports_lib.log_kept(scored.top[row, there], kind, number)
     gaps = scored.logprobs[row, there] - self.recorded[row, here] - kept
     return float(np.abs(gaps).mean())
 
   def supports(self) -> list[tuple[str, float]]:
     """The supports worth trying."""
     count = self.score(Setting()).top.shape[-1]
-    return [
-        ("all", 0),
-        *(("top_k", number) for number in range(1, count + 1)),
-        *(("top_p", number) for number in _TOP_P),
-        *(("min_p", number) for number in _MIN_P),
-    ]
+    return [("all", 0), *supports_lib.candidates(count)]
 
   def describe(self, cause: str, setting: Setting) -> str:
     """Says in words what a setting that fits tells of a cause."""
@@ -278,24 +272,3 @@ def _scorer(policy, exact: bool, topk: int, mesh) -> Callable[..., Any]:
     return scored.logprobs, scored.topk_logprobs
 
   return jax.jit(score, out_shardings=sharding_lib.replicated(mesh))
-
-
-def _log_kept(top: np.ndarray, kind: str, number: float) -> np.ndarray:
-  """log of the mass that a truncated support keeps, [M].
-
-  Args:
-    top: float [M, N], log-probs of the most likely ids, falling.
-    kind: top_k, top_p or min_p.
-    number: of it.
-  """
-  chances = np.exp(top.astype(np.float64))
-  masses = np.cumsum(chances, axis=1)
-  if kind == "top_k":
-    kept = masses[:, int(number) - 1]
-  elif kind == "top_p":
-    first = np.argmax(masses >= number, axis=1)
-    reached = masses[np.arange(len(masses)), first]
-    kept = np.where(masses[:, -1] >= number, reached, number)
-  else:
-    kept = np.sum(chances, axis=1, where=chances >= number * chances[:, :1])
-  return np.log(np.minimum(kept, 1.0))
