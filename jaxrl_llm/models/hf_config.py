@@ -1,4 +1,4 @@
-"""config.json of a Hugging Face folder: read, with nothing ignored; written."""
+"""Reads config.json of a Hugging Face folder, and ignores nothing of it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""config.json for a Hugging Face folder that is written."""
+"""Writes config.json of a Hugging Face folder."""
 
 from typing import Any
 

@@ -61,6 +61,8 @@ base = lora_lib.base
 trained = lora_lib.trained
 with_trained = lora_lib.with_trained
 
+# Folded into the key that adapters are drawn with.
+_ADAPTERS_STREAM = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +102,11 @@ class Policy:
     """
     if self.lora is None:
       return masters
-    base = masters
-    if self.base_dtype != "float32":
-      base = frozen.freeze(masters, self.base_dtype)
+    # The masters may be drawn with the key itself.
+    key = jax.random.fold_in(key, _ADAPTERS_STREAM)
     return {
         lora_lib.ADAPTERS: lora_lib.init(self.lora, self.config, key),
-        lora_lib.BASE: base,
+        lora_lib.BASE: self.freeze(masters, self.base_dtype),
     }
 
   def _boxed(self, key):
@@ -184,7 +185,7 @@ class Policy:
     return dataclasses.replace(self, lora=None, base_dtype="float32")
 
   def freeze(self, params: PyTree, dtype: str) -> PyTree:
-    """Returns masters as a reference policy is kept.
+    """Returns masters as weights are kept that are not trained.
 
     Args:
       params: masters.
