@@ -156,7 +156,8 @@ def build(
     ValueError: the objective needs a critic or more ids than there are, or
       settings do not fit.
   """
-  needs, ids = objective.requirements(entry.spec), bench.policy.config.vocab_size
+  needs = objective.requirements(entry.spec)
+  ids = bench.policy.config.vocab_size
   if needs.proximal_topk > ids:
     raise ValueError(
         f"objective.selection_topk: {entry.spec.name} reads the top"

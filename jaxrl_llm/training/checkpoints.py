@@ -1,11 +1,11 @@
 """Checkpoints: one folder `step_N` per saved state, N = updates applied.
 
-A folder holds what is trained of the parameters, the optimizer, and as JSON the counters, the
-position in the plan, the lineage, the allocation state and the config. Orbax
-writes it under another name and renames it, so it is there as a whole or not
-at all; older ones are deleted only after that. A critic moves where the policy
-does not, so it has a folder of its own, `critic_N` after N updates of its own,
-applied or skipped, that the JSON names.
+A folder holds what is trained of the parameters, the optimizer, and as JSON
+the counters, the position in the plan, the lineage, the allocation state and
+the config. Orbax writes it under another name and renames it, so it is there
+as a whole or not at all; older ones are deleted only after that. A critic moves
+where the policy does not, so it has a folder of its own, `critic_N` after N
+updates of its own, applied or skipped, that the JSON names.
 """
 
 from collections.abc import Mapping

@@ -34,9 +34,7 @@ def main(
   policy_lib.check_target(target)
   checkpoint = parts.checkpoint(config, workdir, config.export.checkpoint)
   model = parts.model(config, parts.tokenizer(config))
-  like = policy_lib.with_trained(
-      model.start_params, policy_lib.trained(model.policy.shapes)
-  )
+  like = parts.start_like(config, model)
   params = checkpoints.restore_params(checkpoint, like)
   if config.export.format == "peft":
     base = config.model.path or config.model.preset

@@ -151,7 +151,8 @@ def arithmetic(config: ml_collections.ConfigDict) -> str:
   critic = parts.critic_settings(config)
   alone = ""
   if critic is not None and critic.pretrain_rounds:
-    alone = f"; the first {critic.pretrain_rounds} rounds train the critic alone"
+    rounds = critic.pretrain_rounds
+    alone = f"; the first {rounds} rounds train the critic alone"
   return (
       f"{config.run.rounds} rounds of {groups} prompts × {samples} samples ="
       f" {groups * samples} responses; on each {batch} groups, {train_.epochs}"
