@@ -5,6 +5,9 @@ import io
 import pathlib
 from typing import Any
 
+import matplotlib
+from matplotlib import figure as figure_lib
+
 from jaxrl_llm.data import atomic
 from jaxrl_llm.lab import staleness
 from jaxrl_llm.lab import tables
@@ -90,20 +93,13 @@ def draw(found: Mapping[str, Any], path: pathlib.Path) -> pathlib.Path:
   A line goes through the means over the seeds, its bars from the lowest to the
   highest seed.
   """
-  import matplotlib  # Slow to import, and read by no other part.
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot
-
   lags, rows = found["lags"], found["summary"]
   labels = list(dict.fromkeys(row["label"] for row in rows))
   height = -(-len(staleness.SHOWN) // 2)
-  figure, grid = pyplot.subplots(
-      height, 2, figsize=(13, 3 * height), sharex=True, layout="constrained",
-      squeeze=False,
-  )
+  figure = figure_lib.Figure(figsize=(13, 3 * height), layout="constrained")
+  grid = figure.subplots(height, 2, sharex=True, squeeze=False)
   axes = grid.ravel()[: len(staleness.SHOWN)]
-  colours = pyplot.get_cmap("tab10" if len(labels) <= 10 else "tab20")
+  colours = matplotlib.colormaps["tab10" if len(labels) <= 10 else "tab20"]
   for axis, (name, title, _) in zip(axes, staleness.SHOWN, strict=True):
     for number, label in enumerate(labels):
       shift = 0.4 * ((number + 0.5) / len(labels) - 0.5)
@@ -128,10 +124,9 @@ def draw(found: Mapping[str, Any], path: pathlib.Path) -> pathlib.Path:
   figure.supxlabel(
       f"lag in rounds; bars: lowest to highest of {len(found['seeds'])} seeds"
   )
-  image = io.BytesIO()
-  figure.savefig(image, format="png", dpi=120)
-  pyplot.close(figure)
-  atomic.write_bytes(path, image.getvalue())
+  held = io.BytesIO()
+  figure.savefig(held, dpi=120, format="png")
+  atomic.write_bytes(path, held.getvalue())
   return path
 
 
