@@ -435,7 +435,7 @@ def load(
     path: Hugging Face folder (an export of this package too) or .gguf file;
       empty draws `settings.preset` at random.
     settings: how to compute, and the preset.
-    seed: of the random weights; not read otherwise.
+    seed: of random weights and of adapters; not read otherwise.
 
   Returns:
     The policy and its parameters, as Policy.start gives them.
