@@ -61,6 +61,8 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   entries = objectives.parse(config.lab.objectives, config.lab.correction)
   if not (workdir / RESULT).is_file():
     _replay(config, workdir, entries)
+  # Vectors as large as the model; a kill may have left them.
+  shutil.rmtree(workdir / CELLS, ignore_errors=True)
   found = atomic.read_json(
       workdir / RESULT,
       ("updates", "objectives", "rows", "cosines", "not_replayed"),
@@ -119,7 +121,6 @@ def _replay(
       "shards": list(map(str, bench.folders)),
   }
   atomic.write_json(workdir / RESULT, found)
-  shutil.rmtree(workdir / CELLS)  # Vectors as large as the model.
 
 
 def make_bench(
