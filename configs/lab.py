@@ -22,7 +22,8 @@ def get_config() -> ml_collections.ConfigDict:
   config.model.remat = "none"
   config.sampling.max_new_tokens = 2
   config.sampling.record_topk = 100  # Of sis and cppo_prefix.
-  config.train.groups_per_minibatch = 4
+  config.generation.prompts_per_round = 32
+  config.train.groups_per_minibatch = 2
   config.lab.objectives = "grpo,gspo,ctpo,cppo_prefix,sis"
   config.lab.correction = "bypass"
   return config

@@ -173,3 +173,15 @@ def test_short_flags_are_in_the_help_and_belong_to_their_verb(capsys):
   words = [f"--config={FILE}", "--shards=here"]
   assert door.main(["train", *words]) == door.USER_ERROR
   assert "shards" in capsys.readouterr().err
+
+
+def test_adapters_are_what_moves(donor, tmp_path):
+  """dpo is compared with the frozen base beside them."""
+  code = call(
+      donor / "round_00001", tmp_path, "ppo,dpo", model__lora_rank=2
+  )
+  assert code == 0
+  found = read(tmp_path)
+  for row in found["rows"].values():
+    assert row["after"]["updates"] == 2 and row["after"]["moved"] > 0
+  assert found["cosines"]["start"][0][1] != pytest.approx(1.0, abs=1e-3)
