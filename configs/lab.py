@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
   config = tiny.get_config()
   config.model.remat = "none"
   config.sampling.max_new_tokens = 2
-  config.sampling.record_topk = 100  # Of sis and cppo_prefix.
+  config.sampling.record_topk = 100  # Of sis.
   config.generation.prompts_per_round = 32
   config.train.groups_per_minibatch = 2
   config.lab.objectives = "grpo,gspo,ctpo,cppo_prefix,sis"

@@ -116,11 +116,12 @@ def draw(found: Mapping[str, Any], path: pathlib.Path) -> pathlib.Path:
   start = sum(before) / len(before)
   axes[0].axhline(start, color="black", linestyle=":", label="start policy")
   axes[0].set_xticks(range(len(lags)), list(map(str, lags)))
-  for axis in axes[-2:]:
-    axis.tick_params(labelbottom=True)
   for spare in grid.ravel()[len(axes) :]:
     spare.set_axis_off()
-  figure.legend(*axes[0].get_legend_handles_labels(), loc="lower right")
+  figure.legend(
+      *axes[0].get_legend_handles_labels(), loc="outside upper center",
+      ncols=5, frameon=False,
+  )
   figure.supxlabel(
       f"lag in rounds; bars: lowest to highest of {len(found['seeds'])} seeds"
   )

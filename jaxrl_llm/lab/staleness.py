@@ -30,7 +30,8 @@ _LOW, _HIGH = "log_ratio/behavior/q01", "log_ratio/behavior/q99"
 SHOWN = (
     ("reward", "held-out reward", 4),
     ("gain", "gain over the start policy", 4),
-    ("mean/spread", "log live/behavior, q99 − q01", 3),
+    ("mean/spread", "log live/behavior, q99 − q01 (bins end at ±2)", 3),
+    ("mean/ratio/max", "largest |log live/behavior|", 2),
     ("mean/kl", "KL (k3) to the behavior policy", 4),
     ("mean/tv", "total variation to the behavior policy", 4),
     ("mean/ess", "effective sample size, share", 3),

@@ -28,7 +28,8 @@ LEGEND = (
     "cut %: tokens without a gradient, of all; then by the side of the ratio"
     " and the sign of the advantage, also of all. ESS, KL (k3) and TV are"
     " estimated on the tokens of the mini-batch, of the live policy against"
-    " the behavior policy; ratio q01, q99: quantiles of log live/behavior."
+    " the behavior policy; ratio q01, q99: quantiles of log live/behavior,"
+    " whose bins end at ±2."
 )
 ABSENT = "–"
 
