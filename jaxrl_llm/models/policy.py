@@ -35,6 +35,7 @@ from jaxrl_llm.models import layers
 from jaxrl_llm.models import lora as lora_lib
 from jaxrl_llm.models import matmul
 from jaxrl_llm.models import peft_export
+from jaxrl_llm.models import presets
 from jaxrl_llm.models import settings as settings_lib
 from jaxrl_llm.models import sharding
 from jaxrl_llm.models import trees
@@ -48,7 +49,7 @@ TokenLogprobs = head.TokenLogprobs
 Cache = cache_lib.Cache
 Recent = cache_lib.Recent
 CACHE_BLOCK = cache_lib.BLOCK
-preset = config_lib.preset
+preset = presets.preset
 append = cache_lib.append
 insert = cache_lib.insert
 laid_out = cache_lib.laid_out

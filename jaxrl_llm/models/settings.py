@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import frozen
 from jaxrl_llm.models import lora as lora_lib
+from jaxrl_llm.models import presets
 
 COMPUTE_DTYPES = ("bfloat16", "float32")
 REMATS = ("none", "products", "layers")
@@ -34,7 +34,7 @@ class ModelSettings:
             f"{getattr(self, key)!r}; correct the config."
         )
     if not self.path:
-      config_lib.preset(self.preset)
+      presets.preset(self.preset)
     self._check_adapters()
 
   def _check_adapters(self) -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from jaxrl_llm.models import config as config_lib
+from jaxrl_llm.models import presets
 from jaxrl_llm.models import settings as settings_lib
 
-TINY = config_lib.preset("tiny")
+TINY = presets.preset("tiny")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_settings_name_the_key(key, value):
 
 def test_smollm2_has_its_published_parameter_count():
   """134,515,008 = V·D + L·(4 projections + 3 MLP + 2 norms) + D."""
-  c = config_lib.preset("smollm2-135m")
+  c = presets.preset("smollm2-135m")
   attention = 2 * c.width * c.heads * c.head_dim
   attention += 2 * c.width * c.kv_heads * c.head_dim
   layer = attention + 3 * c.width * c.mlp_width + 2 * c.width

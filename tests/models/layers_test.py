@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.models import config as config_lib
+from jaxrl_llm.models import presets
 from jaxrl_llm.models import layers
 
-CONFIG = config_lib.preset("tiny").replace(head_dim=16, rope_theta=500000.0)
+CONFIG = presets.preset("tiny").replace(head_dim=16, rope_theta=500000.0)
 LLAMA3 = config_lib.RopeScaling("llama3", 8.0, 1.0, 4.0, 64)
 
 

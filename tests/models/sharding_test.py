@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.models import config as config_lib
+from jaxrl_llm.models import presets
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding
 
-POLICY = policy_lib.Policy(config_lib.preset("tiny"), "float32")
+POLICY = policy_lib.Policy(presets.preset("tiny"), "float32")
 
 
 @pytest.mark.parametrize(
