@@ -15,11 +15,12 @@ ALL = "everything"
 RULES = {
     "types": ((), ("jax", "numpy")),
     "hosts": ((), ("jax", "numpy")),
-    "losses": (("types",), ("jax", "chex")),
+    "platforms": ((), ("jax",)),
+    "losses": (("types", "platforms"), ("jax", "chex")),
     "curation": (("types", "losses"), ("jax", "numpy")),
     "allocation": ((), ("numpy", "scipy")),
     "models": (
-        ("types",),
+        ("types", "platforms"),
         ("jax", "flax", "numpy", "safetensors", "gguf", "ml_dtypes"),
     ),
     "data": (
@@ -72,6 +73,18 @@ RULES = {
         ),
     ),
     "evaluation": (("types", "data", "rollout"), ("numpy",)),
+    "slices": (
+        (
+            "types",
+            "losses",
+            "models.policy",
+            "models.sharding",
+            "data",
+            "training",
+            "rollout",
+        ),
+        ("jax", "numpy"),
+    ),
     "lab": (
         (
             "types",

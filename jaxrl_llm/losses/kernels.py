@@ -11,6 +11,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm import platforms
+
 Array = jax.Array
 
 
@@ -241,7 +243,7 @@ def next_values_parallel(
   return jnp.where(seen & ~ends, later, after)
 
 
-# Which form runs, by backend. CPU: measured at [64, 8192] and [8, 2048] with
+# Which form runs, by platform. CPU: measured at [64, 8192] and [8, 2048] with
 # experiments/benchmarks/loss_kernels.py, forward, and backward of the kernels
 # that losses differentiate. GPU and TPU: reasoned, not measured: each step of
 # a scan is a launch there, and a row has thousands.
@@ -249,8 +251,8 @@ FORMS = {"cpu": "scan", "gpu": "parallel", "tpu": "parallel"}
 
 
 def form(scan: Callable, parallel: Callable) -> Callable:
-  """Picks the form of a recurrence by FORMS; an unlisted backend scans."""
-  chosen = FORMS.get(jax.default_backend(), "scan")
+  """Picks the form of a recurrence by FORMS; an unlisted platform scans."""
+  chosen = FORMS.get(platforms.current(), "scan")
   return {"scan": scan, "parallel": parallel}[chosen]
 
 

@@ -22,6 +22,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm import platforms
 from jaxrl_llm import types
 from jaxrl_llm.models import block
 from jaxrl_llm.models import cache as cache_lib
@@ -328,7 +329,7 @@ class Policy:
     """
     if parts is None:
       layers_ = self.config.layers
-      parts = (1,) * layers_ if jax.default_backend() == "cpu" else (layers_,)
+      parts = (1,) * layers_ if platforms.current() == "cpu" else (layers_,)
     base = trees.base_of(params)
     stack = base["layers"]
     if lora_lib.has_adapters(params):
