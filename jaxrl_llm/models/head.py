@@ -3,7 +3,9 @@
 The rows of a batch are walked in chunks of tokens. In each chunk the logits
 are made, reduced to a few numbers per token, and dropped; the backward pass
 makes them again. Tokens whose log-prob nobody asked for are sorted behind the
-others in each row, and the walk stops before them.
+others in each row, and the walk stops before them. On a mesh each device walks
+its own rows, with the whole head beside it, and the gradients of the head are
+summed over the devices once, behind the walk.
 """
 
 import dataclasses
@@ -14,13 +16,13 @@ import jax.numpy as jnp
 
 from jaxrl_llm import types
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import sharding
 
 Array = types.Array
 
-# Tokens of all rows together whose logits are held at once.
+# Tokens of all rows of a device together whose logits are held at once.
 CHUNK_TOKENS = 512
-# A row gives at least this many tokens to a chunk, so that products stay
-# large when many rows are spread over many devices.
+# A row gives at least this many tokens to a chunk.
 MIN_ROW_TOKENS = 16
 
 
@@ -96,7 +98,7 @@ def token_logprobs(
   if gather_ids is not None:
     gather_ids = jnp.clip(gather_ids, 0, last)
   order = jnp.argsort(~mask, axis=1, stable=True)
-  chunk = min(tokens, max(MIN_ROW_TOKENS, CHUNK_TOKENS // rows))
+  chunk = chunk_tokens(rows, tokens)
   length = -(-tokens // chunk) * chunk
 
   def sort(values):
@@ -119,6 +121,12 @@ def token_logprobs(
       lambda values: jax.vmap(lambda row, index: row[index])(values, place),
       result,
   )
+
+
+def chunk_tokens(rows: int, tokens: int) -> int:
+  """Returns the tokens that each of B rows of T gives to a chunk."""
+  rows_here = rows // sharding.parts_of_rows(rows)
+  return min(tokens, max(MIN_ROW_TOKENS, CHUNK_TOKENS // rows_here))
 
 
 def _chunks(mask, chunk):
@@ -185,6 +193,15 @@ def _score(logits, asked, request):
 
 def _forward(hidden, weight, asked, request, chunk):
   """Walks the chunks; hidden and weight are in the compute dtype."""
+  walk = functools.partial(_forward_here, request=request, chunk=chunk)
+  rows = sharding.partition_spec(("batch",))
+  return sharding.on_own_rows(
+      walk, asked[2].shape[0], (rows, sharding.partition_spec(()), rows), rows
+  )(hidden, weight, asked)
+
+
+def _forward_here(hidden, weight, asked, request, chunk):
+  """Walks the chunks of the rows of one device."""
   mask = asked[2]
 
   def score(start):
@@ -227,9 +244,27 @@ def _walk_fwd(hidden, weight, master, asked, request, chunk):
 
 def _walk_bwd(request, chunk, residuals, cotangent):
   """Makes each chunk's logits again and sends the gradient through them."""
-  softcap = request.softcap
   hidden, weight, asked, result, log_sums = residuals
   cotangent = dataclasses.replace(cotangent, topk_ids=None)
+  walk = functools.partial(_backward_here, request=request, chunk=chunk)
+  rows = sharding.partition_spec(("batch",))
+  to_hidden, to_master = sharding.on_own_rows(
+      walk,
+      asked[2].shape[0],
+      (rows, sharding.partition_spec(()), rows, rows, rows, rows),
+      (rows, rows),
+  )(hidden, weight, asked, result, log_sums, cotangent)
+  if to_master is not None:
+    to_master = jnp.sum(to_master, axis=0)
+    to_master = sharding.constrain(to_master, ("vocab", "embed"))
+  return to_hidden, None, to_master, None
+
+
+def _backward_here(
+    hidden, weight, asked, result, log_sums, cotangent, request, chunk
+):
+  """Sums over the chunks of the rows of one device; [1, V, D] of the head."""
+  softcap = request.softcap
   mask, dtype = asked[2], weight.dtype
   total_dtype = matmul.sum_dtype(dtype)
 
@@ -257,8 +292,10 @@ def _walk_bwd(request, chunk, residuals, cotangent):
       jnp.zeros(hidden.shape, total_dtype),
       None if request.frozen else jnp.zeros(weight.shape, total_dtype),
   )
-  sums = jax.lax.fori_loop(0, _chunks(mask, chunk), step, zeros)
-  return sums[0], None, sums[1], None
+  to_hidden, to_master = jax.lax.fori_loop(
+      0, _chunks(mask, chunk), step, zeros
+  )
+  return to_hidden, None if to_master is None else to_master[None]
 
 
 def _logits_gradient(logits, asked, result, log_sums, cotangent):

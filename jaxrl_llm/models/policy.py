@@ -57,6 +57,7 @@ laid_out = cache_lib.laid_out
 no_recent = cache_lib.no_recent
 resize = cache_lib.resize
 check_target = export.check_target
+chunk_tokens = head.chunk_tokens
 fingerprint = fingerprints.of_weights
 STORAGES = frozen.STORAGES
 base = lora_lib.base

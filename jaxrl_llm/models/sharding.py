@@ -247,6 +247,42 @@ def on_each_device(
   )
 
 
+def parts_of_rows(rows: int) -> int:
+  """Returns over how many parts of the mesh in context `rows` are spread."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.manual_axes or rows % row_parts(mesh):
+    return 1
+  return row_parts(mesh)
+
+
+def on_own_rows(
+    function: Callable, rows: int, inputs: types.PyTree, outputs: types.PyTree
+) -> Callable:
+  """Runs a function on the rows of each device of the mesh in context.
+
+  Only the axes of the batch are taken apart: what is spread over the axis
+  tensor stays with the compiler.
+
+  Args:
+    function: of arrays; where rows are not spread it is called with whole
+      ones.
+    rows: B.
+    inputs: PartitionSpecs of the arguments, a prefix of their tree: that of
+      partition_spec(("batch",)), or an empty one for what every device is
+      given whole.
+    outputs: of the result, likewise.
+  """
+  if parts_of_rows(rows) == 1:
+    return function
+  return jax.shard_map(
+      function,
+      in_specs=inputs,
+      out_specs=outputs,
+      axis_names=set(RULES["batch"]),
+      check_vma=False,
+  )
+
+
 def first_row(rows_here: int) -> Array | int:
   """Returns the number of a device's first row, inside `on_each_device`."""
   if jax.sharding.get_abstract_mesh().empty:
