@@ -166,11 +166,13 @@ def _specs(slots: str | None = "batch") -> Cache:
 
 def _append(cache, recent, lengths):
   """Appends to the slots of one device."""
-  turned = tuple(jnp.swapaxes(keys, 3, 4) for keys in recent.keys)
 
   def put(slot, cache):
     def write(old, new, axis):
       new = jax.lax.dynamic_slice_in_dim(new, slot, 1, axis=1)
+      # Turned here and not before the loop, which the compiler for TPUs fails
+      # to compile.
+      new = jnp.swapaxes(new, 3, axis)
       start = [0] * old.ndim
       start[1], start[axis] = slot, lengths[slot]
       return jax.lax.dynamic_update_slice(old, new, start)
@@ -178,7 +180,7 @@ def _append(cache, recent, lengths):
     keys = functools.partial(write, axis=4)
     values = functools.partial(write, axis=3)
     return Cache(
-        tuple(map(keys, cache.keys, turned)),
+        tuple(map(keys, cache.keys, recent.keys)),
         tuple(map(values, cache.values, recent.values)),
     )
 

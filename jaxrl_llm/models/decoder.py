@@ -110,9 +110,11 @@ def _local(config):
 
 def _embed(config, embedding, tokens, dtype):
   """Returns rows of the embedding, rounded as every copy of it is."""
-  # Gathered over the width beforehand, like every other weight.
-  table = sharding.constrain(embedding, ("vocab", None))
-  rows = matmul.from_bits(table[tokens])
+  if tokens.ndim > 1:
+    # Gathered over the width beforehand, like every other weight; for the one
+    # token of each slot that is more than the rows.
+    embedding = sharding.constrain(embedding, ("vocab", None))
+  rows = matmul.from_bits(embedding[tokens])
   rows = matmul.round_through(rows, dtype).astype(matmul.sum_dtype(dtype))
   return rows * config.width**0.5 if config.block.scaled_embedding else rows
 

@@ -389,7 +389,9 @@ class Policy:
   def _logits(self, weights, hidden):
     weight = weights["head"]
     logits = matmul.einsum("sd,vd->sv", hidden.astype(weight.dtype), weight)
-    # Each row whole on one device: what is drawn from it needs all of it.
+    # Each row whole on one device: what is drawn from it needs all of it. Made
+    # where the head lies, so that logits are moved and not the head.
+    logits = sharding.constrain(logits, ("batch", "vocab"))
     logits = sharding.constrain_rows(logits)
     return head.capped(logits, self.config.logit_softcap)
 
