@@ -594,6 +594,14 @@ def get_config() -> ml_collections.ConfigDict:
   # as PEFT reads them.
   config.export.format = "model"
 
+  config.compile = ml_collections.ConfigDict()
+  # TPU slice to compile for, chip and shape: v5e, v5p or v6e, as v5e:4x4 or
+  # v5p:4x4x4.
+  config.compile.topology = "v5e:4x4"
+  # What is compiled, comma-separated: add (a micro-batch), update (the
+  # optimizer), weights (laid out for sampling), prefill, decode.
+  config.compile.programs = "add,update,weights,prefill,decode"
+
   config.import_rollouts = ml_collections.ConfigDict()
   # JSON-lines or Parquet files, comma-separated; a name with * is a pattern.
   config.import_rollouts.files = ""

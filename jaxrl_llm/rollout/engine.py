@@ -81,7 +81,7 @@ class Engine:
       sharding.check_rows("generation.slots", shapes.slots, mesh)
     self._mesh = mesh if mesh is not None and mesh.size > 1 else None
     self._policy = policy
-    self._weights = self._call(_serving_copy, policy, params)
+    self._weights = self._call(serving_copy, policy, params)
     self._shapes = shapes
     self._max_new_tokens = sampling.max_new_tokens
     self._window = window or sampling.max_new_tokens
@@ -296,5 +296,6 @@ def capacities(longest: int) -> tuple[int, ...]:
 
 
 @functools.partial(jax.jit, static_argnames=("policy",))
-def _serving_copy(policy, params):
+def serving_copy(policy: policy_lib.Policy, params: PyTree) -> PyTree:
+  """Lays weights out for sampling; see Policy.serving_copy."""
   return policy.serving_copy(params)

@@ -56,6 +56,8 @@ class Steps:
       called only if the objective asks for statistics. Donates the sums.
     start: (params, batch, weights, sums) -> Totals of nothing.
     add: (params, totals, batch, weights, sums) -> totals. Donates the totals.
+    apply: the same as `update`, on what is trained of the parameters alone;
+      a jitted function.
     update: (params, opt_state, counters, totals) -> the first three anew, and
       scalars by name (see journal.Entry). Donates the first three, of params
       what is trained.
@@ -68,6 +70,7 @@ class Steps:
   add_sums: Callable
   start: Callable
   add: Callable
+  apply: Callable
   update: Callable
 
 
@@ -196,6 +199,7 @@ def build(
           donate_argnums=1,
           out_shardings=totals_at,
       ),
+      apply=apply,
       update=update,
   )
 

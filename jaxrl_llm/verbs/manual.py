@@ -24,6 +24,7 @@ VERBS = (
     "export-rollouts",
     "export",
     "describe",
+    "compile",
 )
 WIDTH = 79
 FOLDER = pathlib.Path(__file__).parent

@@ -1,0 +1,1 @@
+"""Programs compiled for named accelerator slices, and what they would cost."""

@@ -1,0 +1,158 @@
+"""The programs of a job, traced for the devices of a mesh.
+
+They are the functions that training and sampling call, on shapes in place of
+arrays: no weight is ever in memory.
+"""
+
+from collections.abc import Callable, Iterator
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm import types
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import sharding as sharding_lib
+from jaxrl_llm.rollout import engine as engine_lib
+from jaxrl_llm.rollout import sampler as sampler_lib
+from jaxrl_llm.rollout import slots as slots_lib
+from jaxrl_llm.slices import inputs
+from jaxrl_llm.training import trainer as trainer_lib
+
+PyTree = types.PyTree
+TRAINING = ("add", "update")
+SAMPLING = ("weights", "prefill", "decode")
+NAMES = (*TRAINING, *SAMPLING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """One jitted function, to be compiled for a mesh.
+
+  Attributes:
+    name: one of NAMES.
+    trace: returns jax.stages.Traced.
+    turns: of loops that the program itself ends, at most.
+    beside: bytes per device that lie there while it runs and that it does not
+      read.
+    per_token: what is read for each of `turns` tokens, bytes per device; 0
+      where what lies in memory is read once.
+  """
+
+  name: str
+  trace: Callable[[], jax.stages.Traced]
+  turns: int
+  beside: int = 0
+  per_token: int = 0
+
+
+def training(trainer: trainer_lib.Trainer) -> Iterator[Program]:
+  """Yields what an update runs: `add` per micro-batch, `update` once."""
+  given = inputs.training(trainer)
+  with jax.set_mesh(trainer.mesh):
+    scored = trainer.shape.tokens - 1  # The first token of a row has no score.
+    chunk = policy_lib.chunk_tokens(trainer.shape.rows, scored)
+  beside = inputs.bytes_per_device(given.opt_state)
+  if trainer.needs.reference:
+    beside += inputs.bytes_per_device(given.params)
+  yield Program(
+      "add",
+      functools.partial(
+          trainer.steps.add.trace,
+          given.params, given.totals, given.batch, given.weights, given.sums,
+      ),
+      -(-scored // chunk),
+      beside,
+  )
+  yield Program(
+      "update",
+      functools.partial(
+          trainer.steps.apply.trace,
+          given.trained, given.opt_state, given.counters, given.totals,
+      ),
+      1,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """How responses are sampled.
+
+  Attributes:
+    policy: the network.
+    settings: of the sampler.
+    shapes: of the engine.
+    stop_ids: that end a response.
+    mesh: devices.
+  """
+
+  policy: policy_lib.Policy
+  settings: sampler_lib.SamplingSettings
+  shapes: engine_lib.Shapes
+  stop_ids: tuple[int, ...]
+  mesh: jax.sharding.Mesh
+
+  @property
+  def capacity(self) -> int:
+    """Most tokens that a slot comes to hold."""
+    longest = self.shapes.prompt_buckets[-1] + self.settings.max_new_tokens
+    return engine_lib.capacities(longest + self.shapes.steps_per_call)[-1]
+
+
+def sampling(
+    job: Sampling, results_of: Callable[[Program], PyTree]
+) -> Iterator[Program]:
+  """Yields what sampling runs, each after those that place its inputs.
+
+  Args:
+    job: see Sampling.
+    results_of: compiles a program, once, and returns what it gives as shapes
+      with places.
+  """
+  everywhere = sharding_lib.replicated(job.mesh)
+  policy = job.policy
+  params = inputs.parameters(policy, job.mesh)
+  made = Program(
+      "weights",
+      functools.partial(engine_lib.serving_copy.trace, policy, params),
+      1,
+  )
+  yield made
+  weights = results_of(made)
+  shapes = job.shapes
+  prompts = inputs.placed(
+      (
+          jnp.zeros((shapes.prefill_rows, shapes.prompt_buckets[-1]), int),
+          jnp.zeros(shapes.prefill_rows, int),
+      ),
+      everywhere,
+  )
+  yield Program(
+      "prefill",
+      functools.partial(slots_lib.prefill.trace, policy, weights, *prompts),
+      1,
+  )
+  yield _decode(job, weights, results_of)
+
+
+def _decode(job, weights, results_of):
+  """Returns the program that decodes."""
+  arguments = (job.policy, weights, job.shapes.slots, job.capacity)
+  empty = Program(
+      "empty", functools.partial(slots_lib.empty.trace, *arguments), 1
+  )
+  slots = results_of(empty)
+  static = slots_lib.Static(
+      policy=job.policy,
+      truncation=job.settings.truncation,
+      topk=job.settings.record_topk,
+      stop_ids=job.stop_ids,
+      steps=job.shapes.steps_per_call,
+  )
+  return Program(
+      "decode",
+      functools.partial(slots_lib.decode.trace, static, weights, slots),
+      job.shapes.steps_per_call,
+      per_token=inputs.bytes_per_device((weights, slots)),
+  )

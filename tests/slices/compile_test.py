@@ -1,0 +1,63 @@
+"""The verb compile, on a small slice; needs libtpu."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# A wheel of 170 MB, 680 MB on disk, half of all that the tests install: too
+# much for these two tests. What a mesh implies is tested on CPUs as well.
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu, the compiler for TPUs, is not installed",
+)
+SMALL = (
+    "--config=configs/tiny.py",
+    "--config.compile.topology=v5e:2x2",
+    "--config.mesh=fsdp=2,tensor=2",
+)
+
+
+def compile_(*arguments):
+  return subprocess.run(
+      [sys.executable, "-m", "jaxrl_llm", "compile", *SMALL, *arguments],
+      cwd=ROOT, capture_output=True, text=True, timeout=1200,
+      env=os.environ | {"JAX_PLATFORMS": "cpu"},
+  )
+
+
+@needs_compiler
+def test_all_programs_of_a_small_job_compile_and_fit():
+  done = compile_()
+  assert done.returncode == 0, done.stderr[-2000:]
+  for name in ("add", "update", "weights", "prefill", "decode"):
+    assert re.search(rf"^{name} .*\d  fits$", done.stdout, re.MULTILINE), name
+  assert "tokens/s" in done.stdout
+
+
+@needs_compiler
+def test_what_does_not_fit_is_said_with_a_remedy():
+  done = compile_(
+      "--config.model.preset=qwen3-8b", "--config.compile.programs=update"
+  )
+  assert done.returncode == 1, done.stderr[-2000:]
+  # 16 bytes of state per parameter on four chips: 30.5 GiB.
+  assert "update does not fit" in done.stdout
+  assert re.search(r"take a slice of \d+ or more", done.stdout), done.stdout
+
+
+def test_a_program_that_is_none_is_refused():
+  done = compile_("--config.compile.programs=add,adds")
+  assert done.returncode == 2
+  assert "compile.programs" in done.stderr and "'adds'" in done.stderr
+
+
+def test_weights_are_never_read():
+  done = compile_("--config.model.path=somewhere")
+  assert done.returncode == 2
+  assert "model.path" in done.stderr

@@ -1,0 +1,112 @@
+"""Checks on eight devices; sharding_test.py runs it in its own process.
+
+What the compiled training and sampling exchange is what the mesh implies.
+Sizes are distinct, so that a shape tells which array it is of.
+"""
+
+import jax
+
+from jaxrl_llm.losses import algorithms
+from jaxrl_llm.models import policy as policy_lib
+from jaxrl_llm.models import presets
+from jaxrl_llm.models import sharding
+from jaxrl_llm.rollout import engine
+from jaxrl_llm.rollout import sampler
+from jaxrl_llm.slices import compiling
+from jaxrl_llm.slices import programs
+from jaxrl_llm.training import settings as settings_lib
+from jaxrl_llm.training import step
+from jaxrl_llm.training import trainer as trainer_lib
+
+LAYERS, VOCABULARY, WIDTH, MLP, TOKENS = 3, 544, 48, 80, 1088
+CONFIG = presets.preset("tiny").replace(
+    layers=LAYERS, vocab_size=VOCABULARY, width=WIDTH, mlp_width=MLP
+)
+POLICY = policy_lib.Policy(CONFIG, "bfloat16", "layers")
+
+
+def add(mesh):
+  spec = algorithms.build({"name": "ctpo"})
+  settings = settings_lib.TrainSettings(
+      rows_per_microbatch=8, tokens_per_row=TOKENS
+  )
+  trainer = trainer_lib.Trainer(
+      policy=POLICY,
+      spec=spec,
+      settings=settings,
+      steps=step.build(POLICY, spec, settings, mesh),
+      mesh=mesh,
+      seed=0,
+      controls={},
+      reference_params=None,
+  )
+  return next(programs.training(trainer))
+
+
+def decode(mesh, compiler):
+  job = programs.Sampling(
+      policy=POLICY,
+      settings=sampler.SamplingSettings(),
+      shapes=engine.Shapes(8, 8, (64,), 4),
+      stop_ids=(1,),
+      mesh=mesh,
+  )
+  return list(programs.sampling(job, compiler.results_of))[-1]
+
+
+def whole(shape, *sizes):
+  """True where an array has axes of these sizes, whole or halved."""
+  dims = list(shape[1])
+  for size in sizes:
+    match = next((d for d in (size, size // 2) if d in dims), None)
+    if match is None:
+      return False
+    dims.remove(match)
+  return True
+
+
+def check_training(found):
+  """One layer's weight at a time, no logits, the head's gradient once."""
+  for item in found.collectives:
+    for shape in item.shapes:
+      dims = shape[1]
+      assert not whole(shape, TOKENS, VOCABULARY), item
+      assert not whole(shape, TOKENS - 1, VOCABULARY), item
+      if dims and dims[0] == LAYERS and len(dims) > 2:
+        raise AssertionError(f"the weights of all layers at once: {item}")
+      if whole(shape, VOCABULARY, WIDTH):
+        assert item.times == 1, item
+  gathered = [
+      item
+      for item in found.collectives
+      if item.kind == "all-gather"
+      and any(whole(shape, WIDTH, MLP) for shape in item.shapes)
+  ]
+  # Gate, up and down: forward, and again (with the product for the inputs)
+  # backward, where two uses of one weight may share a gather.
+  assert 6 <= sum(item.times for item in gathered) / LAYERS <= 9, gathered
+  assert all(item.times == LAYERS for item in gathered), gathered
+
+
+def check_decoding(found):
+  """Neither head nor embedding moves over tensor, only the logits do."""
+  for item in found.collectives:
+    for shape in item.shapes:
+      assert (VOCABULARY, WIDTH) != shape[1], item
+  assert any(
+      item.kind == "all-gather" and VOCABULARY in shape[1]
+      for item in found.collectives
+      for shape in item.shapes
+  ), found.collectives
+
+
+def main() -> None:
+  assert jax.device_count() == 8
+  mesh = sharding.make_mesh("fsdp=4,tensor=2")
+  compiler = compiling.Compiler(mesh)
+  check_training(compiler.needs(add(mesh)))
+  check_decoding(compiler.needs(decode(mesh, compiler)))
+
+
+if __name__ == "__main__":
+  main()
