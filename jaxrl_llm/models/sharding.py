@@ -10,6 +10,7 @@ import itertools
 import math
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
@@ -72,11 +73,14 @@ def make_mesh(text: str, devices: Sequence[jax.Device] | None = None) -> Mesh:
         f"mesh: {text!r} has {needed} devices, expected all {len(devices)} of "
         f"{jax.process_count()} processes; make the axes larger."
     )
-  return jax.make_mesh(
+  # An axis may take part of an axis of the torus, as tensor=2 of 4x4x4.
+  grid = mesh_utils.create_device_mesh(
       tuple(sizes.values()),
-      MESH_AXES,
-      axis_types=(AxisType.Auto,) * len(MESH_AXES),
-      devices=devices[:needed],
+      devices[:needed],
+      allow_split_physical_axes=True,
+  )
+  return Mesh(
+      grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES)
   )
 
 
