@@ -599,8 +599,8 @@ def get_config() -> ml_collections.ConfigDict:
   # v5p:4x4x4.
   config.compile.topology = "v5e:4x4"
   # What is compiled, comma-separated: add (a micro-batch), update (the
-  # optimizer), weights (laid out for sampling), prefill, decode.
-  config.compile.programs = "add,update,weights,prefill,decode"
+  # optimizer), weights (laid out for sampling), prefill, fill (slots), decode.
+  config.compile.programs = "add,update,weights,prefill,fill,decode"
 
   config.import_rollouts = ml_collections.ConfigDict()
   # JSON-lines or Parquet files, comma-separated; a name with * is a pattern.

@@ -167,11 +167,15 @@ def _specs(slots: str | None = "batch") -> Cache:
 def _append(cache, recent, lengths):
   """Appends to the slots of one device."""
 
-  def put(slot, cache):
+  slots = lengths.shape[0]
+
+  def put(step, cache):
+    # Backwards: the compiler for TPUs takes a loop over slots 0, 1, … for a
+    # copy of the whole recent array, and fails on its shape.
+    slot = slots - 1 - step
+
     def write(old, new, axis):
       new = jax.lax.dynamic_slice_in_dim(new, slot, 1, axis=1)
-      # Turned here and not before the loop, which the compiler for TPUs fails
-      # to compile.
       new = jnp.swapaxes(new, 3, axis)
       start = [0] * old.ndim
       start[1], start[axis] = slot, lengths[slot]
@@ -184,7 +188,7 @@ def _append(cache, recent, lengths):
         tuple(map(values, cache.values, recent.values)),
     )
 
-  return jax.lax.fori_loop(0, lengths.shape[0], put, cache)
+  return jax.lax.fori_loop(0, slots, put, cache)
 
 
 def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:

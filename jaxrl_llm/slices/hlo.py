@@ -1,8 +1,9 @@
 """What the devices of a compiled program say to each other, from its text.
 
-A loop's collectives count as often as it turns. What the compiler for TPUs
-cuts into the steps of one asynchronous fusion has one channel, and counts
-once.
+A loop's collectives count as often as it turns. The compiler for TPUs cuts an
+exchange that runs beside products into steps, fused with those products: all
+of one channel, together one exchange, also where the products are turns of a
+loop over windows.
 """
 
 import collections
@@ -19,6 +20,10 @@ KINDS = (
     "collective-permute",
 )
 _BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "bf16": 2}
+# Names that the compiler for TPUs gives to computations.
+_STEP = "async_collective_fusion"
+_WINDOWS = "windowed_dot_general_body"
+_SCATTER = "all-reduce-scatter"
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = (.*)$")
 _COLLECTIVE = re.compile(
@@ -83,12 +88,13 @@ def collectives(text: str, turns: int) -> list[Collective]:
     turns: of loops whose number the text does not fix.
   """
   bodies = dict(_computations(text))
-  times = _times(bodies, turns)
+  times, chains = (_times(bodies, turns, x) for x in (True, False))
   found: dict[tuple, Collective] = {}
   for name, lines in bodies.items():
-    scatters = name.startswith("all-reduce-scatter")
+    scatters = name.startswith(_SCATTER)
+    count = (chains if name.startswith(_STEP) else times)[name]
     for line in lines:
-      made = _collective(line, scatters, times[name])
+      made = _collective(line, scatters, count)
       if made is None:
         continue
       channel = _CHANNEL.search(line)
@@ -120,9 +126,20 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
       lines.append(line)
 
 
-def _times(bodies: dict[str, list[str]], turns: int) -> collections.Counter:
-  """Counts how often each computation runs in one call."""
-  calls = {name: list(_calls(bodies, name, turns)) for name in bodies}
+def _times(
+    bodies: dict[str, list[str]], turns: int, windows: bool
+) -> collections.Counter:
+  """Counts how often each computation runs in one call.
+
+  Without `windows`, a loop over windows counts as one turn.
+  """
+  calls = {
+      name: [
+          (callee, count if windows or _WINDOWS not in callee else 1)
+          for callee, count in _calls(bodies, name, turns)
+      ]
+      for name in bodies
+  }
   waiting = collections.Counter(
       callee for made in calls.values() for callee, _ in made
   )

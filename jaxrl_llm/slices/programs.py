@@ -22,7 +22,7 @@ from jaxrl_llm.training import trainer as trainer_lib
 
 PyTree = types.PyTree
 TRAINING = ("add", "update")
-SAMPLING = ("weights", "prefill", "decode")
+SAMPLING = ("weights", "prefill", "fill", "decode")
 NAMES = (*TRAINING, *SAMPLING)
 
 
@@ -128,16 +128,17 @@ def sampling(
       ),
       everywhere,
   )
-  yield Program(
+  prefill = Program(
       "prefill",
       functools.partial(slots_lib.prefill.trace, policy, weights, *prompts),
       1,
   )
-  yield _decode(job, weights, results_of)
+  yield prefill
+  yield from _slots(job, weights, results_of(prefill), results_of)
 
 
-def _decode(job, weights, results_of):
-  """Returns the program that decodes."""
+def _slots(job, weights, prompts, results_of):
+  """Yields the programs that fill slots and decode."""
   arguments = (job.policy, weights, job.shapes.slots, job.capacity)
   empty = Program(
       "empty", functools.partial(slots_lib.empty.trace, *arguments), 1
@@ -150,7 +151,23 @@ def _decode(job, weights, results_of):
       stop_ids=job.stop_ids,
       steps=job.shapes.steps_per_call,
   )
-  return Program(
+  count = job.shapes.slots
+  starts = slots_lib.Starts(
+      *(jnp.zeros(count, jnp.int32) for _ in range(4)),
+      words=jnp.zeros((count, 7), jnp.uint32),
+      temperatures=jnp.zeros(count),
+  )
+  everywhere = sharding_lib.replicated(job.mesh)
+  yield Program(
+      "fill",
+      functools.partial(
+          slots_lib.fill.trace,
+          static, slots, prompts, inputs.placed(starts, everywhere),
+      ),
+      count,
+      inputs.bytes_per_device(weights),
+  )
+  yield Program(
       "decode",
       functools.partial(slots_lib.decode.trace, static, weights, slots),
       job.shapes.steps_per_call,

@@ -12,6 +12,7 @@ _NOTES = {
     "update": "one optimizer step",
     "weights": "the weights laid out for sampling, once per round",
     "prefill": "prompts read, one call",
+    "fill": "responses begun: prompts copied into slots, first tokens drawn",
     "decode": "tokens drawn, one call",
 }
 
@@ -68,6 +69,25 @@ def work(found: Sequence[compiling.Needs], chip: chips.Chip) -> list[str]:
         *("–" if unknown else f"{time:.3g}" for time in times[1:]),
     ))
   return _table([head, *rows])
+
+
+def largest(
+    found: Iterable[compiling.Needs], count: int
+) -> list[str]:
+  """Lists the exchanges of each program that send most, with their source."""
+  lines = []
+  for needs in found:
+    most = sorted(
+        needs.collectives, key=lambda item: item.sent * item.times
+    )[: -count - 1 : -1]
+    lines += [
+        f"{needs.name}: {item.sent * item.times / 1e9:.3g} GB, {item.times} ×"
+        f" {item.kind} over {item.devices} of"
+        f" {' '.join(f'{d}{list(dims)}' for d, dims in item.shapes[:3])}"
+        f"  {item.source[-60:]}"
+        for item in most
+    ]
+  return lines
 
 
 def legend(found: Iterable[compiling.Needs]) -> list[str]:

@@ -36,6 +36,8 @@ SECTIONS = (
     "mesh", "model", "sampling", "generation", "objective", "curation",
     "train", "compile",
 )
+# Exchanges that are listed of each program.
+_LARGEST = 6
 
 
 def main(
@@ -65,6 +67,7 @@ def main(
   chip = chips.chip(topology)
   for table in (report.memory(found, chip), report.work(found, chip)):
     print("", *table, sep="\n")
+  print("", "most is sent by", *report.largest(found, _LARGEST), sep="\n")
   print("", *report.legend(found), sep="\n")
   print("", *_rates(config, found, chip), sep="\n")
   misfits = [needs for needs in found if not needs.fits(chip)]

@@ -35,7 +35,7 @@ def compile_(*arguments):
 def test_all_programs_of_a_small_job_compile_and_fit():
   done = compile_()
   assert done.returncode == 0, done.stderr[-2000:]
-  for name in ("add", "update", "weights", "prefill", "decode"):
+  for name in ("add", "update", "weights", "prefill", "fill", "decode"):
     assert re.search(rf"^{name} .*\d  fits$", done.stdout, re.MULTILINE), name
   assert "tokens/s" in done.stdout
 

@@ -111,3 +111,15 @@ def test_a_turn_count_that_the_compiler_knows_is_taken():
   )
   gather = hlo.collectives(text, turns=5)[0]
   assert gather.times == 72
+
+
+def test_an_exchange_beside_a_loop_over_windows_counts_once():
+  text = MODULE.replace("%fused_step.1", "%async_collective_fusion.1").replace(
+      "%fused_step.2", "%async_collective_fusion.2"
+  )
+  # The body of 36 turns becomes one over windows: what moves between windows
+  # turns with it, what is only overlapped with them does not.
+  text = text.replace("%body", "%wide.windowed_dot_general_body_ag.1")
+  found = by_kind(hlo.collectives(text, turns=5))
+  assert [g.times for g in found["all-gather"]] == [180, 1, 1]
+  assert found["reduce-scatter"][0].times == 36
