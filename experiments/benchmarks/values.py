@@ -78,7 +78,9 @@ def gradient(policy, params, texts, weights):
         lambda p: jnp.sum(weights * score(policy, p, texts))
     )(params)
 
-  return np.concatenate([np.ravel(x) for x in jax.tree.leaves(slope(params))])
+  leaves = jax.tree.leaves(slope(params))
+  # In float32, sums over all parameters are off by more than is looked for.
+  return np.concatenate([np.ravel(x).astype(np.float64) for x in leaves])
 
 
 def main() -> int:
