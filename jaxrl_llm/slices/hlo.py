@@ -1,9 +1,8 @@
 """What the devices of a compiled program say to each other, from its text.
 
 A loop's collectives count as often as it turns. The compiler for TPUs cuts an
-exchange that runs beside products into steps, fused with those products: all
-of one channel, together one exchange, also where the products are turns of a
-loop over windows.
+exchange that runs beside products into steps, fused with those products, also
+where they are turns of an inner loop: it counts as often as it starts.
 """
 
 import collections
@@ -20,10 +19,11 @@ KINDS = (
     "collective-permute",
 )
 _BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "bf16": 2}
-# Names that the compiler for TPUs gives to computations.
-_STEP = "async_collective_fusion"
-_WINDOWS = "windowed_dot_general_body"
+# What the compiler for TPUs calls a reduce-scatter, writes on each step of an
+# exchange, and has in the computation of its first step.
 _SCATTER = "all-reduce-scatter"
+_STEP = "chain_id="
+_START = '"AsyncCollectiveStart"'
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = (.*)$")
 _COLLECTIVE = re.compile(
@@ -38,8 +38,9 @@ _BRANCHES = re.compile(r"(?:branch|called)_computations=\{([^}]*)\}")
 _BOUND = re.compile(r"compare\(%([\w.-]+), %([\w.-]+)\), direction=LT")
 _CONSTANT = re.compile(r"constant\((\d+)\)")
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_CHANNEL = re.compile(r"channel_id=(\d+)")
-_AXES = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
+_AXES = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^{]*\))? \{([^}]*)\}"
+)
 _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
 _SOURCE = re.compile(r'op_name="([^"]*)"')
@@ -88,20 +89,15 @@ def collectives(text: str, turns: int) -> list[Collective]:
     turns: of loops whose number the text does not fix.
   """
   bodies = dict(_computations(text))
-  times, chains = (_times(bodies, turns, x) for x in (True, False))
-  found: dict[tuple, Collective] = {}
+  times = _times(bodies, turns)
+  found = []
   for name, lines in bodies.items():
     scatters = name.startswith(_SCATTER)
-    count = (chains if name.startswith(_STEP) else times)[name]
+    starts = any(_START in line for line in lines)
     for line in lines:
-      made = _collective(line, scatters, count)
-      if made is None:
-        continue
-      channel = _CHANNEL.search(line)
-      key = (channel[1] if channel else line, made.kind)
-      if key not in found or found[key].times < made.times:
-        found[key] = made
-  return [item for item in found.values() if item.times and item.devices > 1]
+      if starts or _STEP not in line:
+        found.append(_collective(line, scatters, times[name]))
+  return [item for item in found if item and item.times and item.devices > 1]
 
 
 def sent_by_kind(found: Iterable[Collective]) -> dict[str, float]:
@@ -126,20 +122,9 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
       lines.append(line)
 
 
-def _times(
-    bodies: dict[str, list[str]], turns: int, windows: bool
-) -> collections.Counter:
-  """Counts how often each computation runs in one call.
-
-  Without `windows`, a loop over windows counts as one turn.
-  """
-  calls = {
-      name: [
-          (callee, count if windows or _WINDOWS not in callee else 1)
-          for callee, count in _calls(bodies, name, turns)
-      ]
-      for name in bodies
-  }
+def _times(bodies: dict[str, list[str]], turns: int) -> collections.Counter:
+  """Counts how often each computation runs in one call."""
+  calls = {name: list(_calls(bodies, name, turns)) for name in bodies}
   waiting = collections.Counter(
       callee for made in calls.values() for callee, _ in made
   )
@@ -228,7 +213,12 @@ def _devices(line: str) -> int:
     return int(match[2])
   if match := _LISTED.search(line):
     return len(match[1].split(","))
-  return 2 if "source_target_pairs" in line else 1
+  if "source_target_pairs" in line:
+    return 2
+  raise ValueError(
+      "compiled text: expected replica groups as a list, an iota or axes of a"
+      f" mesh, found {line.strip()[:300]}; teach hlo.py this form."
+  )
 
 
 def _width(dtype: str) -> float:

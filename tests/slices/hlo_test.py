@@ -28,16 +28,18 @@ MODULE = """HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}
 
 %inner (state: (s32[], s32[])) -> (s32[], s32[]) {
   %state = (s32[], s32[]) parameter(0)
+  %n = bf16[4] fusion(%p), kind=kOutput, calls=%next_step
   %h = bf16[64,1024]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=3, replica_groups=[2,8]<=[16], dimensions={0}
   ROOT %out = (s32[], s32[]) tuple(%i, %j)
 }
 
-%fused_step.1 (p: bf16[4]) -> bf16[4] {
-  %g = bf16[1,256]{1,0} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}, dimensions={1}
+%first_step (p: bf16[4]) -> bf16[4] {
+  %g = bf16[1,256]{1,0} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}, dimensions={1}, frontend_attributes={chain_id="0"}
+  ROOT %s = bf16[4] custom-call(%g), custom_call_target="AsyncCollectiveStart"
 }
 
-%fused_step.2 (p: bf16[4]) -> bf16[4] {
-  %g = bf16[1,256]{1,0} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}, dimensions={1}
+%next_step (p: bf16[4]) -> bf16[4] {
+  ROOT %g = bf16[1,256]{1,0} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}, dimensions={1}, frontend_attributes={chain_id="0"}
 }
 
 %all-reduce-scatter.5 (input: f32[1024]) -> f32[256] {
@@ -47,8 +49,8 @@ MODULE = """HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}
 
 %body (state: (s32[], f32[8])) -> (s32[], f32[8]) {
   %state = (s32[], f32[8]) parameter(0)
-  %a = bf16[4] fusion(%p), kind=kOutput, calls=%fused_step.1
-  %b = bf16[4] fusion(%a), kind=kOutput, calls=%fused_step.2
+  %a = bf16[4] fusion(%p), kind=kOutput, calls=%first_step
+  %b = bf16[4] fusion(%a), kind=kOutput, calls=%next_step
   %c = f32[256] fusion(%q), kind=kCustom, calls=%all-reduce-scatter.5
   %w = (s32[], s32[]) while(%t), condition=%inner_cond, body=%inner
   ROOT %out = (s32[], f32[8]) tuple(%i, %x)
@@ -76,8 +78,9 @@ def by_kind(found):
 
 def test_each_exchange_counts_as_often_as_its_loop_turns():
   found = by_kind(hlo.collectives(MODULE, turns=5))
-  # In the loop of 36 turns: one gather, cut into two fusions of one channel;
-  # one in an inner loop of unknown end, 36 × 5; and one outside.
+  # In the loop of 36 turns: one gather, whose steps run in a fusion after the
+  # first and in an inner loop of unknown end; one in that loop, 36 × 5; and one
+  # outside.
   assert [(g.shapes, g.devices, g.times) for g in found["all-gather"]] == [
       ((("bf16", (64, 1024)),), 8, 180),
       ((("bf16", (1, 256)),), 4, 36),
@@ -103,6 +106,32 @@ def test_bytes_sent_are_those_of_a_ring():
   })
 
 
+@pytest.mark.parametrize(
+    "groups, devices",
+    [
+        ("{{0,1,2}}", 3),
+        ("{{0,4},{1,5},{2,6},{3,7}}", 2),
+        ("[4,2]<=[8]", 2),
+        ("[2,32]<=[32,2]T(1,0)", 32),
+        ("mesh['axis_0'=4,'axis_1'=1] {'axis_0','axis_1'}", 4),
+        (
+            "mesh['axis_0'=1,'axis_1'=8,'axis_2'=2], device_ids=([2,8]T(1,0))"
+            " {'axis_1'}",
+            8,
+        ),
+    ],
+)
+def test_groups_are_read_in_each_of_their_forms(groups, devices):
+  text = MODULE.replace("[1,16]<=[16]", groups)
+  reduce, = by_kind(hlo.collectives(text, turns=5))["all-reduce"]
+  assert reduce.devices == devices
+
+
+def test_groups_of_an_unknown_form_are_no_silence():
+  with pytest.raises(ValueError, match="replica groups.*all-reduce"):
+    hlo.collectives(MODULE.replace("[1,16]<=[16]", "all"), turns=5)
+
+
 def test_a_turn_count_that_the_compiler_knows_is_taken():
   text = MODULE.replace(
       "condition=%inner_cond, body=%inner",
@@ -111,15 +140,3 @@ def test_a_turn_count_that_the_compiler_knows_is_taken():
   )
   gather = hlo.collectives(text, turns=5)[0]
   assert gather.times == 72
-
-
-def test_an_exchange_beside_a_loop_over_windows_counts_once():
-  text = MODULE.replace("%fused_step.1", "%async_collective_fusion.1").replace(
-      "%fused_step.2", "%async_collective_fusion.2"
-  )
-  # The body of 36 turns becomes one over windows: what moves between windows
-  # turns with it, what is only overlapped with them does not.
-  text = text.replace("%body", "%wide.windowed_dot_general_body_ag.1")
-  found = by_kind(hlo.collectives(text, turns=5))
-  assert [g.times for g in found["all-gather"]] == [180, 1, 1]
-  assert found["reduce-scatter"][0].times == 36
