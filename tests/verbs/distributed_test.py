@@ -84,7 +84,7 @@ def test_a_worker_that_is_none_is_refused(text):
 def test_a_worker_is_a_part_and_trains_nothing(tmp_path, capsys):
   assert distributed.share(config_of("--worker=3/16")) == (3, 16)
   assert distributed.share(config_of()) == (0, 1)
-  words = [*SMALL, "--worker=0/2", f"--workdir={tmp_path}"]
+  words = [*SMALL, "--config.distributed.worker=0/2", f"--workdir={tmp_path}"]
   assert door.main(["train", *words]) == door.USER_ERROR
   assert "found the verb train" in capsys.readouterr().err
 

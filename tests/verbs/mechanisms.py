@@ -23,7 +23,7 @@ def preferred(updates: Updates) -> bool:
       and abs(updates[0]["loss"] - math.log(2)) < 1e-5
       and epochs[1] > epochs[0] + 0.1
       and epochs[3] > epochs[2] + 0.1
-      and min(right) > 0.6
+      and sum(right) > 0.8 * len(right)
       and all(u["pairs"] > 0 for u in updates)
   )
 
