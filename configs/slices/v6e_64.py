@@ -3,7 +3,7 @@
 Command: python -m jaxrl_llm compile --config=configs/slices/v6e_64.py
   (on the slice: run, with model.path and the prompts of the job)
 Hardware: TPU v6e-64.
-Expect: EXPECT
+Expect: nothing was compiled for this slice or run on it yet.
 """
 
 import ml_collections
