@@ -9,21 +9,11 @@ Expect: nothing was measured on such a host. The state (masters, gradients,
 
 import ml_collections
 
-from configs import base
+from configs.slices import h100_8
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns rows and slots for eight GPUs that share one copy of the state."""
-  config = base.get_config()
-  config.mesh = "fsdp=8"
-  config.model.preset = "qwen3-8b"
-  config.model.remat = "layers"
-  config.prompts.max_tokens = 1024
-  config.sampling.max_new_tokens = 3072
-  config.generation.prompt_buckets = (256, 512, 1024)
-  config.generation.slots = 128
-  config.generation.steps_per_call = 16
+  """Returns the job of h100_8 with twice the rows."""
+  config = h100_8.get_config()
   config.train.rows_per_microbatch = 16
-  config.train.tokens_per_row = 4096
-  config.train.learning_rate = 1e-6
   return config

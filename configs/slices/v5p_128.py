@@ -10,23 +10,12 @@ Expect: compile says 9.1 GiB of 95 for a micro-batch and at least 0.28 s for
 
 import ml_collections
 
-from configs import base
+from configs.slices import v5e_64
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns the sizes that one such slice takes."""
-  config = base.get_config()
-  config.mesh = "fsdp=32,tensor=2"
-  config.model.preset = "qwen3-8b"
-  config.model.remat = "layers"
-  config.prompts.max_tokens = 1024
-  config.sampling.max_new_tokens = 3072
-  config.generation.prompt_buckets = (256, 512, 1024)
-  config.generation.prefill_rows = 64
+  """Returns the job of v5e_64 with more slots."""
+  config = v5e_64.get_config()
   config.generation.slots = 512
-  config.generation.steps_per_call = 16
-  config.train.rows_per_microbatch = 32
-  config.train.tokens_per_row = 4096
-  config.train.learning_rate = 1e-6
   config.compile.topology = "v5p:4x4x4"
   return config
