@@ -184,11 +184,14 @@ class Profile(charts.Chart):
     )
 
   def draw(self, axes: Axes, run: Run, runs: Sequence[Run]) -> None:
-    newest = [run.of_kind(KIND)[-1]]
-    found = table(newest, f"{self.quantity}/q50")
+    name = f"{self.quantity}/q50"
+    # A record that lacks it says nothing of it: the one before is drawn.
+    held = [r for r in run.of_kind(KIND) if r.get(name) is not None]
+    newest = held[-1:]
+    found = table(newest, name)
     columns = {
-        name: _column(newest, f"{self.quantity}/{name}", len(found.labels))
-        for name in ("q05", "q25", "q50", "q75", "q95")
+        part: _column(newest, f"{self.quantity}/{part}", len(found.labels))
+        for part in ("q05", "q25", "q50", "q75", "q95")
     }
     places = np.arange(len(found.labels))
     color, _, _ = charts.STYLES[0]

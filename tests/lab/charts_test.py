@@ -144,5 +144,12 @@ def test_bounds_belong_to_one_ratio(run):
   assert drawn["position_cumulative_profile"] == 0
 
 
+def test_a_record_without_the_quantity_leaves_the_profile_as_it_was(run):
+  chart = CHARTS["position_token_profile"]
+  bare = {"kind": heat.KIND, "step": 99, "round": 1}
+  longer = _with(run, (*run.metrics, bare))
+  assert figures.render(chart, [longer]) == figures.render(chart, [run])
+
+
 def _with(run, records):
   return dataclasses.replace(run, metrics=records)
