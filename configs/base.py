@@ -122,6 +122,10 @@ def get_config() -> ml_collections.ConfigDict:
   # New tokens of a response in a round at most; a longer one goes on in the
   # next round, with the policy of that round. 0 lets each end in its own.
   config.generation.window = 0
+  # Whether the weights that sampling reads stay spread over the mesh's axis
+  # fsdp. That holds 1 / fsdp of them per device and gathers each of them for
+  # every token; False has them whole there, spread over tensor alone.
+  config.generation.spread_weights = False
 
   config.allocation = ml_collections.ConfigDict()
   # How a round shares out its prompts_per_round × samples_per_prompt

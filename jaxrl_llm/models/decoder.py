@@ -70,7 +70,7 @@ class Decoder(nn.Module):
           nn.with_logical_partitioning(normal, ("embed", "vocab")),
           (config.width, config.vocab_size),
       )
-    residual = _embed(config, embedding, tokens, self.dtype)
+    residual = _embed(config, _lookup(embedding, tokens), self.dtype)
     block = block_lib.Block
     if self.remat != "none":
       block = nn.remat(block, prevent_cse=False, policy=_KEPT[self.remat])
@@ -108,13 +108,23 @@ def _local(config):
   return jnp.array(config.local_layers) if config.sliding_window else None
 
 
-def _embed(config, embedding, tokens, dtype):
-  """Returns rows of the embedding, rounded as every copy of it is."""
-  if tokens.ndim > 1:
-    # Gathered over the width beforehand, like every other weight; for the one
-    # token of each slot that is more than the rows.
-    embedding = sharding.constrain(embedding, ("vocab", None))
-  rows = matmul.from_bits(embedding[tokens])
+def _lookup(embedding, tokens):
+  """Returns the rows [B, T, D] of tokens [B, T] of an embedding [V, D]."""
+
+  def here(embedding, tokens):
+    # Gathered like every other weight; its gradient is scattered so.
+    return sharding.all_gather(embedding, axis=1)[tokens]
+
+  rows = sharding.partition_spec(("batch",))
+  width = sharding.partition_spec((None, "embed"))
+  return sharding.on_own_rows(here, tokens.shape[0], (width, rows), rows)(
+      embedding, tokens
+  )
+
+
+def _embed(config, rows, dtype):
+  """Scales rows of the embedding, rounded as every copy of it is."""
+  rows = matmul.from_bits(rows)
   rows = matmul.round_through(rows, dtype).astype(matmul.sum_dtype(dtype))
   return rows * config.width**0.5 if config.block.scaled_embedding else rows
 
@@ -132,7 +142,7 @@ _SERVED = {
 
 
 def serving_layers(
-    stack: types.PyTree, dtype: jnp.dtype, parts: Sequence[int]
+    stack: types.PyTree, dtype: jnp.dtype, parts: Sequence[int], spread: bool
 ) -> tuple[types.PyTree, ...]:
   """Lays stacked layers out for `serve`.
 
@@ -140,6 +150,7 @@ def serving_layers(
     stack: "layers" of masters or of a frozen tree.
     dtype: compute dtype.
     parts: layers of each part; they add up to all.
+    spread: keep the width spread over the axis fsdp.
 
   Returns:
     A tree per part: matrices [L', O, I] in the compute dtype, norms and biases
@@ -153,7 +164,8 @@ def serving_layers(
     made = value.shape[3:] if name == "output" else value.shape[2:]
     matrix = (value.shape[0], -1, math.prod(made))
     value = jnp.swapaxes(jnp.reshape(value, matrix), 1, 2)
-    return sharding.constrain(value, ("layers", *_SERVED[name]))
+    axes = sharding.served(_SERVED[name], spread)
+    return sharding.constrain(value, ("layers", *axes))
 
   turned = {name: turn(name, value) for name, value in stack.items()}
   ends = list(itertools.accumulate(parts))
@@ -189,7 +201,7 @@ def serve(
   """
   dtype = weights["head"].dtype
   residual = sharding.constrain_rows(
-      _embed(config, weights["embedding"], tokens, dtype)
+      _embed(config, weights["embedding"][tokens], dtype)
   )
   emitted = []
   start, local = 0, _local(config)

@@ -315,7 +315,10 @@ class Policy:
     return {"weight": jnp.zeros(self.config.width), "bias": jnp.zeros(())}
 
   def serving_copy(
-      self, params: PyTree, parts: Sequence[int] | None = None
+      self,
+      params: PyTree,
+      parts: Sequence[int] | None = None,
+      spread: bool = False,
   ) -> PyTree:
     """Rounds and lays out the weights for `prefill` and `decode`.
 
@@ -323,6 +326,8 @@ class Policy:
       params: masters, a frozen tree, or one with adapters, which are merged.
       parts: layers of each part (see decoder.serve); None takes one layer
         each on CPUs and one part elsewhere.
+      spread: keep the weights spread over the mesh's axis fsdp, so that each
+        step gathers them; otherwise they are whole there.
 
     Returns:
       "parts" of decoder.serving_layers, "embedding" as bits, "head" [V, D] in
@@ -335,12 +340,12 @@ class Policy:
     stack = base["layers"]
     if lora_lib.has_adapters(params):
       stack = lora_lib.merged_layers(self.lora, params)
-    table = ("vocab", "embed")
+    table = sharding.served(("vocab", "embed"), spread)
     embedding = matmul.from_bits(base["embedding"]).astype(self._dtype)
     head_ = trees.head(params).astype(self._dtype)
     return {
         "embedding": sharding.constrain(matmul.to_bits(embedding), table),
-        "parts": decoder.serving_layers(stack, self._dtype, parts),
+        "parts": decoder.serving_layers(stack, self._dtype, parts, spread),
         "final_norm": base["final_norm"],
         "head": sharding.constrain(head_, table),
     }

@@ -89,6 +89,20 @@ def partition_spec(names: Sequence[str | None]) -> PartitionSpec:
   return PartitionSpec(*(name and RULES[name] for name in names))
 
 
+def served(
+    names: Sequence[str | None], spread: bool
+) -> tuple[str | None, ...]:
+  """Returns the logical axes of a weight as sampling reads it.
+
+  Args:
+    names: of the weight.
+    spread: as it is trained; otherwise whole over the axis fsdp.
+  """
+  return tuple(
+      None if name == "embed" and not spread else name for name in names
+  )
+
+
 def shardings(
     mesh: Mesh, logical_axes: types.PyTree, shapes: types.PyTree
 ) -> types.PyTree:
@@ -285,6 +299,36 @@ def on_own_rows(
       axis_names=set(RULES["batch"]),
       check_vma=False,
   )
+
+
+def all_gather(array: Array, axis: int) -> Array:
+  """Gathers a parameter over fsdp, inside `on_own_rows`.
+
+  Its gradient is `sum_of_rows`.
+
+  Args:
+    array: of one device.
+    axis: of which each device holds its part.
+  """
+  if not jax.sharding.get_abstract_mesh().manual_axes:
+    return array
+  return jax.lax.all_gather(array, "fsdp", axis=axis, tiled=True)
+
+
+def sum_of_rows(array: Array, axis: int) -> Array:
+  """Sums what the devices hold, inside `on_own_rows`.
+
+  Args:
+    array: of one device.
+    axis: of which each device is given its part over fsdp, as a parameter's
+      logical axis "embed" lies.
+  """
+  if not jax.sharding.get_abstract_mesh().manual_axes:
+    return array  # One device has all rows.
+  array = jax.lax.psum_scatter(
+      array, "fsdp", scatter_dimension=axis, tiled=True
+  )
+  return jax.lax.psum(array, "data")
 
 
 def first_row(rows_here: int) -> Array | int:

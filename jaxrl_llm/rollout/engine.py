@@ -39,12 +39,14 @@ class Shapes:
       is read with the beginning of a response may need a longer one, see
       `prefix_buckets`.
     steps_per_call: most tokens decoded per slot between two refills.
+    spread_weights: see Policy.serving_copy.
   """
 
   slots: int
   prefill_rows: int
   prompt_buckets: tuple[int, ...]
   steps_per_call: int
+  spread_weights: bool = False
 
 
 class Engine:
@@ -81,7 +83,9 @@ class Engine:
       sharding.check_rows("generation.slots", shapes.slots, mesh)
     self._mesh = mesh if mesh is not None and mesh.size > 1 else None
     self._policy = policy
-    self._weights = self._call(serving_copy, policy, params)
+    self._weights = self._call(
+        serving_copy, policy, params, shapes.spread_weights
+    )
     self._shapes = shapes
     self._max_new_tokens = sampling.max_new_tokens
     self._window = window or sampling.max_new_tokens
@@ -295,7 +299,9 @@ def capacities(longest: int) -> tuple[int, ...]:
   return (*sizes, last)
 
 
-@functools.partial(jax.jit, static_argnames=("policy",))
-def serving_copy(policy: policy_lib.Policy, params: PyTree) -> PyTree:
+@functools.partial(jax.jit, static_argnames=("policy", "spread"))
+def serving_copy(
+    policy: policy_lib.Policy, params: PyTree, spread: bool
+) -> PyTree:
   """Lays weights out for sampling; see Policy.serving_copy."""
-  return policy.serving_copy(params)
+  return policy.serving_copy(params, spread=spread)

@@ -45,13 +45,15 @@ class GenerationSettings:
   steps_per_call: int = 8
   records_per_shard: int = 64
   window: int = 0
+  spread_weights: bool = False
 
   def __post_init__(self):
     object.__setattr__(self, "prompt_buckets", tuple(self.prompt_buckets))
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       least = 0 if field.name == "window" else 1
-      if field.name != "prompt_buckets" and value < least:
+      counts = field.name not in ("prompt_buckets", "spread_weights")
+      if counts and value < least:
         raise ValueError(
             f"generation.{field.name}: expected an integer >= {least}, found "
             f"{value!r}; raise it."
@@ -76,6 +78,7 @@ class GenerationSettings:
         self.prefill_rows,
         self.prompt_buckets,
         self.steps_per_call,
+        self.spread_weights,
     )
 
 

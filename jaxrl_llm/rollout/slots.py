@@ -172,8 +172,10 @@ def fill(
   _TRACES["fill"] += 1
   slots, rows = starts.slots, starts.rows
   keys = sampler.response_keys(starts.words)
+  # Whole on every device beforehand: few rows, which become many.
+  logits = sharding.constrain(prompts.logits, (None, None))[rows]
   drawn = sampler.draw(
-      prompts.logits[rows], keys, starts.counts, starts.temperatures,
+      sharding.constrain_rows(logits), keys, starts.counts, starts.temperatures,
       static.truncation, static.topk,
   )
   counts = starts.counts + 1

@@ -112,15 +112,17 @@ def sampling(
   """
   everywhere = sharding_lib.replicated(job.mesh)
   policy = job.policy
+  shapes = job.shapes
   params = inputs.parameters(policy, job.mesh)
   made = Program(
       "weights",
-      functools.partial(engine_lib.serving_copy.trace, policy, params),
+      functools.partial(
+          engine_lib.serving_copy.trace, policy, params, shapes.spread_weights
+      ),
       1,
   )
   yield made
   weights = results_of(made)
-  shapes = job.shapes
   prompts = inputs.placed(
       (
           jnp.zeros((shapes.prefill_rows, shapes.prompt_buckets[-1]), int),

@@ -75,17 +75,19 @@ def check_tokens():
 
 
 def check_places():
-  """No device holds the whole of a weight or of the cache."""
+  """No device holds the whole of the cache, of weights if they are spread."""
   mesh = sharding.make_mesh("data=2,fsdp=2,tensor=2")
   params = jax.jit(POLICY.init)(jax.random.key(3))
   places = sharding.shardings(mesh, POLICY.logical_axes, POLICY.shapes)
-  made = engine.Engine(
-      POLICY, jax.device_put(params, places), (), tiny_round.SAMPLING,
-      SETTINGS.shapes, mesh=mesh,
-  )
-  query = made._weights["parts"][0]["query"]
-  assert query.shape == (1, 64, 32)
-  assert query.addressable_shards[0].data.shape == (1, 32, 16)
+  params = jax.device_put(params, places)
+  for spread, width in ((True, 16), (False, 32)):
+    shapes = dataclasses.replace(SETTINGS, spread_weights=spread).shapes
+    made = engine.Engine(
+        POLICY, params, (), tiny_round.SAMPLING, shapes, mesh=mesh
+    )
+    query = made._weights["parts"][0]["query"]
+    assert query.shape == (1, 64, 32)
+    assert query.addressable_shards[0].data.shape == (1, 32, width)
   state = made._call(
       engine.slots_lib.empty, POLICY, made._weights, SETTINGS.slots, 64
   )

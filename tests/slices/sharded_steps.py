@@ -43,11 +43,11 @@ def add(mesh):
   return next(programs.training(trainer))
 
 
-def decode(mesh, compiler):
+def decode(mesh, compiler, spread):
   job = programs.Sampling(
       policy=POLICY,
       settings=sampler.SamplingSettings(),
-      shapes=engine.Shapes(8, 8, (64,), 4),
+      shapes=engine.Shapes(8, 8, (64,), 4, spread),
       stop_ids=(1,),
       mesh=mesh,
   )
@@ -75,7 +75,7 @@ def check_training(found):
       if dims and dims[0] == LAYERS and len(dims) > 2:
         raise AssertionError(f"the weights of all layers at once: {item}")
       if whole(shape, VOCABULARY, WIDTH):
-        assert item.times == 1, item
+        assert item.times == 1 and item.kind != "all-reduce", item
   gathered = [
       item
       for item in found.collectives
@@ -88,11 +88,20 @@ def check_training(found):
   assert all(item.times == LAYERS for item in gathered), gathered
 
 
-def check_decoding(found):
-  """Neither head nor embedding moves over tensor, only the logits do."""
+def check_decoding(found, spread):
+  """Neither head nor embedding moves over tensor, only the logits do.
+
+  Other weights are gathered over fsdp where they are spread, and only there.
+  """
   for item in found.collectives:
     for shape in item.shapes:
       assert (VOCABULARY, WIDTH) != shape[1], item
+  moved = any(
+      whole(shape, WIDTH, MLP)
+      for item in found.collectives
+      for shape in item.shapes
+  )
+  assert moved == spread, found.collectives
   assert any(
       item.kind == "all-gather" and VOCABULARY in shape[1]
       for item in found.collectives
@@ -103,9 +112,11 @@ def check_decoding(found):
 def main() -> None:
   assert jax.device_count() == 8
   mesh = sharding.make_mesh("fsdp=4,tensor=2")
-  compiler = compiling.Compiler(mesh)
-  check_training(compiler.needs(add(mesh)))
-  check_decoding(compiler.needs(decode(mesh, compiler)))
+  check_training(compiling.Compiler(mesh).needs(add(mesh)))
+  for spread in (False, True):
+    compiler = compiling.Compiler(mesh)
+    found = compiler.needs(decode(mesh, compiler, spread))
+    check_decoding(found, spread)
 
 
 if __name__ == "__main__":
