@@ -70,7 +70,7 @@ class Decoder(nn.Module):
           nn.with_logical_partitioning(normal, ("embed", "vocab")),
           (config.width, config.vocab_size),
       )
-    residual = _embed(config, _lookup(embedding, tokens), self.dtype)
+    residual = _embed(config, sharding.lookup(embedding, tokens), self.dtype)
     block = block_lib.Block
     if self.remat != "none":
       block = nn.remat(block, prevent_cse=False, policy=_KEPT[self.remat])
@@ -106,20 +106,6 @@ def _scan(block, length):
 def _local(config):
   """Returns which layers are local, bool [L]; None where none is."""
   return jnp.array(config.local_layers) if config.sliding_window else None
-
-
-def _lookup(embedding, tokens):
-  """Returns the rows [B, T, D] of tokens [B, T] of an embedding [V, D]."""
-
-  def here(embedding, tokens):
-    # Gathered like every other weight; its gradient is scattered so.
-    return sharding.all_gather(embedding, axis=1)[tokens]
-
-  rows = sharding.partition_spec(("batch",))
-  width = sharding.partition_spec((None, "embed"))
-  return sharding.on_own_rows(here, tokens.shape[0], (width, rows), rows)(
-      embedding, tokens
-  )
 
 
 def _embed(config, rows, dtype):

@@ -252,18 +252,17 @@ def _walk_bwd(request, chunk, residuals, cotangent):
       walk,
       asked[2].shape[0],
       (rows, sharding.partition_spec(()), rows, rows, rows, rows),
-      (rows, sharding.partition_spec((None, "embed"))),
+      (rows, rows),
   )(hidden, weight, asked, result, log_sums, cotangent)
   if to_master is not None:
-    to_master = sharding.constrain(to_master, ("vocab", "embed"))
+    to_master = sharding.sum_over_rows(to_master, ("vocab", "embed"))
   return to_hidden, None, to_master, None
 
 
 def _backward_here(
     hidden, weight, asked, result, log_sums, cotangent, request, chunk
 ):
-  """Sums over chunks and devices; of the head's [V, D] a device has its part.
-  """
+  """Sums over the chunks of the rows of one device; [1, V, D] of the head."""
   softcap = request.softcap
   mask, dtype = asked[2], weight.dtype
   total_dtype = matmul.sum_dtype(dtype)
@@ -295,9 +294,7 @@ def _backward_here(
   to_hidden, to_master = jax.lax.fori_loop(
       0, _chunks(mask, chunk), step, zeros
   )
-  if to_master is not None:
-    to_master = sharding.sum_of_rows(to_master, axis=1)
-  return to_hidden, to_master
+  return to_hidden, None if to_master is None else to_master[None]
 
 
 def _logits_gradient(logits, asked, result, log_sums, cotangent):

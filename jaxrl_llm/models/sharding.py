@@ -11,6 +11,7 @@ import math
 
 import jax
 from jax.experimental import mesh_utils
+import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
@@ -301,34 +302,61 @@ def on_own_rows(
   )
 
 
-def all_gather(array: Array, axis: int) -> Array:
-  """Gathers a parameter over fsdp, inside `on_own_rows`.
+def sum_over_rows(stack: Array, names: Sequence[str | None]) -> Array:
+  """Sums the gradients of a parameter that the parts of the rows gave.
 
-  Its gradient is `sum_of_rows`.
-
-  Args:
-    array: of one device.
-    axis: of which each device holds its part.
-  """
-  if not jax.sharding.get_abstract_mesh().manual_axes:
-    return array
-  return jax.lax.all_gather(array, "fsdp", axis=axis, tiled=True)
-
-
-def sum_of_rows(array: Array, axis: int) -> Array:
-  """Sums what the devices hold, inside `on_own_rows`.
+  Each device is given its part of the sum alone. Written out, since the
+  compiler would give everyone the whole of it, which sends twice as much.
 
   Args:
-    array: of one device.
-    axis: of which each device is given its part over fsdp, as a parameter's
-      logical axis "embed" lies.
+    stack: [P, ...], one per part, as `on_own_rows` makes it.
+    names: logical axes of the parameter, one of them "embed".
   """
-  if not jax.sharding.get_abstract_mesh().manual_axes:
-    return array  # One device has all rows.
-  array = jax.lax.psum_scatter(
-      array, "fsdp", scatter_dimension=axis, tiled=True
-  )
-  return jax.lax.psum(array, "data")
+  if stack.shape[0] == 1:
+    return constrain(stack[0], names)
+
+  def scatter(own):
+    part = jax.lax.psum_scatter(
+        own[0], "fsdp", scatter_dimension=names.index("embed"), tiled=True
+    )
+    return jax.lax.psum(part, "data")
+
+  whole = [None if name == "embed" else name for name in names]
+  return on_each_device(
+      scatter, partition_spec(("batch", *whole)), partition_spec(names)
+  )(stack)
+
+
+def lookup(table: Array, index: Array) -> Array:
+  """Reads rows of a parameter with the axes ("vocab", "embed").
+
+  The table is gathered over fsdp like every other weight, and its gradient is
+  summed as by `sum_over_rows`.
+
+  Args:
+    table: [V, D].
+    index: int32 [B, T].
+
+  Returns:
+    [B, T, D].
+  """
+  if parts_of_rows(index.shape[0]) == 1:
+    return constrain(table, ("vocab", None))[index]
+
+  def read(part, index):
+    whole = jax.lax.all_gather(part, "fsdp", axis=1, tiled=True)
+    place = index - jax.lax.axis_index("tensor") * whole.shape[0]
+    held = (place >= 0) & (place < whole.shape[0])
+    rows = whole[jnp.clip(place, 0, whole.shape[0] - 1)]
+    return jnp.where(held[..., None], rows, jnp.zeros_like(rows))[None]
+
+  found = on_each_device(
+      read,
+      (partition_spec(("vocab", "embed")), partition_spec(("batch",))),
+      partition_spec(("vocab", "batch")),
+  )(table, index)
+  # One has the row, the others zeros; of bits, too.
+  return jnp.sum(found, axis=0, dtype=found.dtype)
 
 
 def first_row(rows_here: int) -> Array | int:
