@@ -199,7 +199,7 @@ class Block(nn.Module):
     )
     return cached_attention.attend(
         query.astype(self.dtype),
-        *cache[:2],
+        *map(matmul.from_bits, cache[:2]),
         context.lengths,
         *map(matmul.from_bits, emitted),
         context.index,
@@ -219,8 +219,8 @@ class Block(nn.Module):
     Args:
       residual: float32 [B, T, D], or [S, D] with a cache.
       cache: keys [S, K, H, C] and values [S, K, C, H] before the recent
-        tokens, in the compute dtype, and bits of the recent ones, each
-        [S, K, R, H]; or None.
+        tokens, in the compute dtype or as bits, and bits of the recent ones,
+        each [S, K, R, H]; or None.
       local: bool, whether the layer reads the window alone; None where no
         layer does.
       context: see Context.

@@ -418,10 +418,10 @@ class Policy:
       steps before, below R; tokens int32 [S], which follow the cache and
       `index` recent ones; logits float32 [S, V].
     """
-    held = [
-        tuple(map(matmul.from_bits, part))
-        for part in zip(cache.keys, cache.values)
-    ]
+    held = list(zip(cache.keys, cache.values))
+    if platforms.current() == "cpu":
+      # Once; elsewhere that copies all of it, and each layer reads bits.
+      held = [tuple(map(matmul.from_bits, part)) for part in held]
 
     def step(index, tokens, recent):
       # The barrier keeps cosines from being computed again in every layer.
