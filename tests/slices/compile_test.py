@@ -11,7 +11,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A wheel of 170 MB, 680 MB on disk, half of all that the tests install: too
-# much for these two tests. What a mesh implies is tested on CPUs as well.
+# much for these tests. What a mesh implies is tested on CPUs as well.
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
     reason="libtpu, the compiler for TPUs, is not installed",
@@ -38,6 +38,34 @@ def test_all_programs_of_a_small_job_compile_and_fit():
   for name in ("add", "update", "weights", "prefill", "fill", "decode"):
     assert re.search(rf"^{name} .*\d  fits$", done.stdout, re.MULTILINE), name
   assert "tokens/s" in done.stdout
+
+
+@needs_compiler
+def test_decoding_keeps_one_cache():
+  done = subprocess.run(
+      [sys.executable, "-m", "jaxrl_llm", "compile",
+       "--config=configs/slices/v5e_64.py",
+       "--config.compile.programs=decode"],
+      cwd=ROOT, capture_output=True, text=True, timeout=1200,
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
+  held = re.search(r"^decode +([\d.]+) +([\d.]+) .*fits$", done.stdout, re.M)
+  arguments, temporaries = map(float, held.groups())
+  assert arguments > 4  # GiB: weights over tensor=2, and the cache.
+  assert temporaries < 1
+
+
+@needs_compiler
+def test_a_slice_exchanges_what_its_mesh_implies():
+  done = subprocess.run(
+      [sys.executable, ROOT / "tests/slices/sharded_steps.py", "v5e:2x4"],
+      cwd=ROOT, capture_output=True, text=True, timeout=1200,
+      env=os.environ | {
+          "JAX_PLATFORMS": "cpu",
+          "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+      },
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
 
 
 @needs_compiler

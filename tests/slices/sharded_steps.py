@@ -1,8 +1,12 @@
 """Checks on eight devices; sharding_test.py runs it in its own process.
 
 What the compiled training and sampling exchange is what the mesh implies.
-Sizes are distinct, so that a shape tells which array it is of.
+Sizes are distinct, so that a shape tells which array it is of. With the name
+of a slice of eight chips, as v5e:2x4, it compiles for that, which is not
+there.
 """
+
+import sys
 
 import jax
 
@@ -12,15 +16,22 @@ from jaxrl_llm.models import presets
 from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import engine
 from jaxrl_llm.rollout import sampler
+from jaxrl_llm.slices import chips
 from jaxrl_llm.slices import compiling
 from jaxrl_llm.slices import programs
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
 
-LAYERS, VOCABULARY, WIDTH, MLP, TOKENS = 3, 544, 48, 80, 1088
+TOPOLOGY = "".join(sys.argv[1:])
+LAYERS, TOKENS = 3, 1088
+# Tiles of a chip have 128 columns.
+VOCABULARY, WIDTH, MLP, HEAD = (
+    size * (32 if TOPOLOGY else 1) for size in (544, 48, 80, 4)
+)
 CONFIG = presets.preset("tiny").replace(
-    layers=LAYERS, vocab_size=VOCABULARY, width=WIDTH, mlp_width=MLP
+    layers=LAYERS, vocab_size=VOCABULARY, width=WIDTH, mlp_width=MLP,
+    head_dim=HEAD,
 )
 POLICY = policy_lib.Policy(CONFIG, "bfloat16", "layers")
 
@@ -82,6 +93,8 @@ def check_training(found):
       if item.kind == "all-gather"
       and any(whole(shape, WIDTH, MLP) for shape in item.shapes)
   ]
+  if TOPOLOGY:
+    return  # There, gathers are cut into steps beside the products.
   # Gate, up and down: forward, and again (with the product for the inputs)
   # backward, where two uses of one weight may share a gather.
   assert 6 <= sum(item.times for item in gathered) / LAYERS <= 9, gathered
@@ -103,15 +116,16 @@ def check_decoding(found, spread):
   )
   assert moved == spread, found.collectives
   assert any(
-      item.kind == "all-gather" and VOCABULARY in shape[1]
+      item.kind in ("all-gather", "all-to-all") and VOCABULARY in shape[1]
       for item in found.collectives
       for shape in item.shapes
   ), found.collectives
 
 
 def main() -> None:
-  assert jax.device_count() == 8
-  mesh = sharding.make_mesh("fsdp=4,tensor=2")
+  devices = chips.devices(TOPOLOGY) if TOPOLOGY else jax.devices()
+  assert len(devices) == 8
+  mesh = sharding.make_mesh("fsdp=4,tensor=2", devices)
   check_training(compiling.Compiler(mesh).needs(add(mesh)))
   for spread in (False, True):
     compiler = compiling.Compiler(mesh)
