@@ -2,7 +2,8 @@
 
 Products take bfloat16 (or float32) inputs; scores, softmax and sums stay in
 float32. Keys and values are never repeated over the query heads that share
-them. cached_attention.py has the same for one token on a cache.
+them. On TPUs the kernels of attention_tpu.py do it where they pay.
+cached_attention.py has the same for one token on a cache.
 """
 
 import functools
@@ -12,6 +13,7 @@ from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from jaxrl_llm import types
+from jaxrl_llm.models import attention_tpu
 from jaxrl_llm.models import matmul
 from jaxrl_llm.models import scores as scores_lib
 
@@ -61,6 +63,11 @@ def causal(
   rows, tokens, heads, head_dim = queries.shape
   blocks = -(-tokens // BLOCK)
   block = -(-tokens // blocks)
+  attend = _causal_forward if plain else functools.partial(_causal, "pairs")
+  if not plain and attention_tpu.pays(queries, keys):
+    attend = functools.partial(_causal, "kernels")
+    block = attention_tpu.block_of(tokens, heads // keys.shape[2])
+    blocks = -(-tokens // block)
   # What is added is padding, as a row's own.
   fill = lambda x: jnp.pad(
       x, ((0, 0), (0, blocks * block - tokens)) + ((0, 0),) * (x.ndim - 2)
@@ -68,7 +75,6 @@ def causal(
   queries, keys, values = map(fill, (queries, keys, values))
   grouped = (rows, blocks * block, keys.shape[2], -1, head_dim)
   queries = jnp.reshape(queries, grouped)
-  attend = _causal_forward if plain else _causal
   outputs, _ = attend(
       jnp.transpose(queries, (0, 2, 3, 1, 4)),
       jnp.swapaxes(keys, 1, 2),
@@ -199,25 +205,37 @@ def _forward_pairs(queries, keys, values, reach, dtype, block, rule):
   return outputs / totals[..., None], peaks + jnp.log(totals)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _causal(queries, keys, values, reach, dtype, block, rule):
+def _by_form(form, queries, keys, values, reach, dtype, block, rule):
+  """Does what `_causal_forward` does, by pairs or by kernels."""
+  if form == "kernels":
+    rounded = (x.astype(dtype) for x in (queries, keys, values))
+    return attention_tpu.forward(*rounded, reach, block, rule)
   return _causal_forward(queries, keys, values, reach, dtype, block, rule)
 
 
-def _causal_fwd(queries, keys, values, reach, dtype, block, rule):
-  results = _causal_forward(queries, keys, values, reach, dtype, block, rule)
+_causal = jax.custom_vjp(_by_form, nondiff_argnums=(0, 5, 6, 7))
+
+
+def _causal_fwd(form, queries, keys, values, reach, dtype, block, rule):
+  results = _by_form(form, queries, keys, values, reach, dtype, block, rule)
   bits = [matmul.to_bits(x.astype(dtype)) for x in (queries, keys, values)]
   bits, results = ad_checkpoint.checkpoint_name((bits, results), KEPT)
   return results, (bits, reach, results)
 
 
-def _causal_bwd(dtype, block, rule, residuals, cotangents):
+def _causal_bwd(form, dtype, block, rule, residuals, cotangents):
   """Recomputes the scores pair by pair (arXiv 2205.14135, algorithm 4)."""
   (queries, *keys_values), reach, results = residuals
+  inner = jnp.sum(cotangents[0] * results[0], axis=-1)
+  if form == "kernels":
+    rounded = map(matmul.from_bits, (queries, *keys_values))
+    given = cotangents[0].astype(dtype)
+    return *attention_tpu.backward(
+        *rounded, given, results[1], inner, reach, block, rule
+    ), None
   keys, values = (
       matmul.row_major(matmul.from_bits(x)) for x in keys_values
   )
-  inner = jnp.sum(cotangents[0] * results[0], axis=-1)
 
   def of_pair(pair):
     """Returns what queries, keys and values of a pair of blocks receive."""
