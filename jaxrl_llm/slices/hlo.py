@@ -100,6 +100,22 @@ def collectives(text: str, turns: int) -> list[Collective]:
   return [item for item in found if item and item.times and item.devices > 1]
 
 
+def runs(text: str, turns: int) -> dict[str, tuple[int, str]]:
+  """Returns, by name, how often each instruction runs in one call, and it.
+
+  Args:
+    text: of `Compiled.as_text()`.
+    turns: of loops whose number the text does not fix.
+  """
+  bodies = dict(_computations(text))
+  times = _times(bodies, turns)
+  found = {}
+  for name, lines in bodies.items():
+    for made in filter(None, map(_INSTRUCTION.match, lines)):
+      found[made[1]] = times[name], made[2]
+  return found
+
+
 def sent_by_kind(found: Iterable[Collective]) -> dict[str, float]:
   """Adds up the bytes that a device sends in one call, by kind."""
   sums = collections.Counter()

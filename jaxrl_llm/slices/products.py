@@ -39,6 +39,8 @@ def _times(kind: str, params: Mapping[str, Any], turns: int) -> int:
     return params["length"]
   if kind == "while":
     return turns
+  if kind == "pallas_call":  # A kernel's body is one step of its grid.
+    return math.prod(params["grid_mapping"].grid)
   if kind == "shard_map":
     return math.prod(
         params["mesh"].shape[axis] for axis in params["newly_manual_axes"]

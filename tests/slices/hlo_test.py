@@ -140,3 +140,11 @@ def test_a_turn_count_that_the_compiler_knows_is_taken():
   )
   gather = hlo.collectives(text, turns=5)[0]
   assert gather.times == 72
+
+
+def test_instructions_run_as_often_as_the_loops_around_them_turn():
+  found = hlo.runs(MODULE, turns=5)
+  # Once; in the loop of 36 turns; in a loop within it; in what that one calls.
+  times = {name: found[name][0] for name in ("alone", "b", "h", "n")}
+  assert times == {"alone": 1, "b": 36, "h": 36 * 5, "n": 36 * 5}
+  assert found["alone"][1].startswith("f32[500]{0} all-reduce(%x)")

@@ -1,9 +1,14 @@
 """products.py: FLOPs of small programs, counted by hand."""
 
+from unittest import mock
+
 import jax
+from jax.experimental import pallas as pl
 import jax.numpy as jnp
 import pytest
 
+from jaxrl_llm.models import attention
+from jaxrl_llm.models import attention_tpu
 from jaxrl_llm.slices import products
 
 A, B = jnp.ones((3, 4)), jnp.ones((4, 5))
@@ -72,3 +77,42 @@ def test_devices_of_a_shard_map_count_together():
   )
   # Four products of [2, 4] and [4, 5].
   assert count(shared, jnp.ones((8, 4)), B) == 4 * 2 * 2 * 4 * 5
+
+
+def test_a_kernel_counts_at_every_step_of_its_grid():
+  """Three rows of blocks by seven; half of the steps may be passed over."""
+
+  def multiply(left, right, outputs):
+    @pl.when(pl.program_id(1) < 4)
+    def _():
+      outputs[...] = left[...] @ right[...]
+
+  whole = lambda x: pl.BlockSpec(x.shape, lambda i, j: (0, 0))
+  kernel = pl.pallas_call(
+      multiply,
+      grid=(3, 7),
+      in_specs=(whole(A), whole(B)),
+      out_specs=pl.BlockSpec((3, 5), lambda i, j: (0, 0)),
+      out_shape=jax.ShapeDtypeStruct((3, 5), A.dtype),
+  )
+  assert count(kernel, A, B) == 3 * 7 * ONE
+
+
+def test_attention_by_kernels_counts_as_by_pairs():
+  """Rows of 1,024 tokens: ten pairs of blocks of 256, or three of 512.
+
+  Two products forward and five backward, of 2 · block² · H FLOPs each.
+  """
+  rows, heads, key_heads, width, tokens = 2, 4, 2, 16, 1024
+  ids = jnp.ones((rows, tokens), jnp.int32)
+  inputs = [
+      jnp.ones((rows, tokens, n, width)) for n in (heads, key_heads, key_heads)
+  ]
+  for kernels, area in ((False, 10 * 256**2), (True, 3 * 512**2)):
+    with mock.patch.object(attention_tpu, "pays", return_value=kernels):
+      found = count(
+          jax.grad(lambda *x: jnp.sum(attention.causal(
+              *x, ids, ids, jnp.float32)), (0, 1, 2)),
+          *inputs,
+      )
+    assert found == 7 * rows * heads * area * 2 * width
