@@ -75,7 +75,7 @@ def call(
           dimension_semantics=("parallel", "parallel", "arbitrary"),
           vmem_limit_bytes=_MEMORY,
       ),
-      cost_estimate=_cost(work, (*inputs, *outputs), products),
+      cost_estimate=cost(work, (*inputs, *outputs), products),
       # Only to be tested.
       interpret=platforms.current() != "tpu",
   )(*tables, meets, jnp.reshape(window, (1,)), *(x for x, _ in inputs))
@@ -123,20 +123,28 @@ def _blocks(work, ids):
   }
 
 
-def _cost(work, arrays, products):
-  """Returns what a call computes and moves; XLA cannot see it.
+def cost(
+    work: Work,
+    arrays: Sequence[tuple[Array | jax.ShapeDtypeStruct, str]],
+    products: int,
+) -> pl.CostEstimate:
+  """Returns what a call computes and moves, for XLA, which cannot see it.
 
-  A block is moved when a step's is not that of the step before; pairs come by
-  queries, so that of keys at each.
+  A block is moved when it is not that of the step before; pairs come by
+  queries, so blocks of keys at each.
+
+  Args:
+    work: sizes.
+    arrays: that are read or made, each with its kind in `_blocks`.
+    products: of a pair.
   """
   pairs = len(work.pairs)
-  often = {"keys": pairs, "key_ids": pairs}
   moved = 0
   for array, kind in arrays:
     size = math.prod(array.shape) * array.dtype.itemsize
-    if kind in often:
-      size = size // work.blocks * often[kind]
-    if kind.endswith("ids"):
+    if kind in ("keys", "key_ids"):
+      size = size // work.blocks * pairs
+    if kind in ("query_ids", "key_ids"):
       size *= work.key_heads
     moved += size
   scores = work.rows * work.key_heads * pairs * work.group * work.block**2

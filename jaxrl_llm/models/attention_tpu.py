@@ -1,9 +1,10 @@
 """Causal attention for TPUs: one Pallas kernel forward, one backward.
 
-Does what the sums over pairs of blocks in attention.py do, from the same inputs
-to the same results. There each operation on a pair is a program of its own;
-here a pair is one step of a kernel (attention_kernels.py), and pairs of which no
-query may read a key are passed over.
+Does what the sums over pairs of blocks in attention.py do, from the same
+inputs to the same results. There each operation on a pair is a program of its
+own; here a pair is one step of a kernel (attention_kernels.py), and pairs of
+which no query may read a key are passed over. Nothing of this has run on a TPU:
+it was run interpreted, and compiled.
 """
 
 import jax

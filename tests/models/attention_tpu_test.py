@@ -139,6 +139,28 @@ def test_no_pair_that_is_read_is_passed_over_and_many_are():
   assert np.mean(exact) < np.mean(seen) < 0.45
 
 
+def test_what_a_kernel_computes_and_moves_is_said_to_the_compiler():
+  """Two key heads of groups of 3; two blocks of 32 tokens, so three pairs."""
+  work = attention_kernels.Work(
+      1, 2, 3, 64, WIDTH, 32, jnp.bfloat16, CAPPED, False
+  )
+  made = jax.ShapeDtypeStruct
+  ids = made((1, 2, 64), jnp.int32)
+  found = attention_grid.cost(
+      work,
+      (
+          (ids, "query_ids"),  # 512 bytes for each head.
+          (ids, "key_ids"),  # Likewise, three blocks where there are two.
+          (made((1, 2, 3, 64, WIDTH), jnp.bfloat16), "queries"),
+          (made((1, 2, 64, WIDTH), jnp.bfloat16), "keys"),  # So here.
+      ),
+      products=2,
+  )
+  assert found.bytes_accessed == 1024 + 1536 + 12288 + 6144
+  assert found.transcendentals == 2 * 3 * 3 * 32**2
+  assert found.flops == 2 * (2 * 3 * 3 * 32**2) * 2 * WIDTH
+
+
 def test_blocks_cover_a_row_and_fill_registers():
   for tokens, group in itertools.product((1, 128, 640, 4096, 9000), (1, 5, 32)):
     block = attention_tpu.block_of(tokens, group)
