@@ -4,16 +4,19 @@ Many hosts run one program (`jax.distributed`); with one process, everything
 here returns at once. All of them share a file system.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import glob
 import importlib.util
 import os
 import pathlib
 import time
+from typing import TypeVar
 
 import jax
 from jax.experimental import multihost_utils
 import numpy as np
+
+Result = TypeVar("Result")
 
 # Seconds between two looks at the file system.
 _PAUSE = 0.2
@@ -60,24 +63,53 @@ def _on_cloud_tpu() -> bool:
   return found and bool(chips) and "tpu" in platforms
 
 
-def exchange(text: str) -> list[str]:
-  """Returns what each process says, in their order; all must call."""
+def share(count: int) -> range:
+  """Returns which of some things fall to this process, side by side."""
+  index, parts = jax.process_index(), jax.process_count()
+  return range(count * index // parts, count * (index + 1) // parts)
+
+
+def exchange_bytes(content: bytes) -> list[bytes]:
+  """Returns what each process hands in, in their order; all must call."""
   if jax.process_count() == 1:
-    return [text]
-  content = np.frombuffer(text.encode(), np.uint8)
-  sizes = multihost_utils.process_allgather(np.int32(content.size))
+    return [content]
+  own = np.frombuffer(content, np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(own.size))
   padded = np.zeros(int(sizes.max()), np.uint8)
-  padded[: content.size] = content
+  padded[: own.size] = own
   rows = np.asarray(multihost_utils.process_allgather(padded))
   return [
-      row[:size].tobytes().decode()
-      for row, size in zip(rows, sizes, strict=True)
+      row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)
   ]
+
+
+def exchange(text: str) -> list[str]:
+  """Returns what each process says, in their order; all must call."""
+  return [said.decode() for said in exchange_bytes(text.encode())]
 
 
 def agree(text: str) -> str:
   """Returns what process 0 says; all must call."""
   return exchange(text)[0]
+
+
+def together(action: Callable[[], Result]) -> Result:
+  """Does each process's part of something; none goes on where one failed.
+
+  Raises:
+    ValueError: what the first of those says whose part was refused, in every
+      process; with one process, whatever the action raises.
+  """
+  if jax.process_count() == 1:
+    return action()
+  try:
+    result, problem = action(), ""
+  except (ValueError, OSError) as error:
+    result, problem = None, str(error)
+  problems = [said for said in exchange(problem) if said]
+  if problems:
+    raise ValueError(problems[0])
+  return result
 
 
 def wait_for(paths: Iterable[str | os.PathLike[str]]) -> None:

@@ -54,6 +54,7 @@ RULES = {
     "training": (
         (
             "types",
+            "hosts",
             "losses",
             "curation",
             "models.policy",

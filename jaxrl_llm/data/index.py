@@ -1,12 +1,13 @@
 """What the plan must know of every record, read once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 
 import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.data import fingerprints
+from jaxrl_llm.data import reading
 from jaxrl_llm.data import shards
 
 
@@ -26,6 +27,7 @@ _DTYPES = {
     "error_mask": np.bool_,
     "unfinished_mask": np.bool_,
 }
+TABLE_DTYPE = np.dtype(list(_DTYPES.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,24 +79,34 @@ class Index:
     """
     if not folders:
       raise ValueError("expected at least one rollout folder, found none.")
-    names = tuple(sorted({folder.metadata.lineage for folder in folders}))
-    rows = []
-    places: dict[int, str] = {}
-    for folder in folders:
-      for index in range(len(folder)):
-        rollout = folder[index]
-        place = f"{folder.path}, record {index}"
-        first = places.setdefault(rollout.record_id, place)
-        if first != place:
-          raise ValueError(
-              f"{place}: the same record as {first}; give each folder once."
-          )
-        rows.append(_row(rollout))
-    columns = {
-        name: np.array([row[name] for row in rows], dtype)
-        for name, dtype in _DTYPES.items()
-    }
-    return cls(**columns, lineage_names=names)
+    positions = range(sum(map(len, folders)))
+    return cls.of_table(folders, read_table(folders, positions))
+
+  @classmethod
+  def of_table(
+      cls, folders: Sequence[shards.Folder], table: np.ndarray
+  ) -> "Index":
+    """Makes the index from `read_table` of all positions.
+
+    Raises:
+      ValueError: a record that is there twice.
+    """
+    _, first, record = np.unique(
+        table["record_ids"], return_index=True, return_inverse=True
+    )
+    again = np.flatnonzero(first[record] != np.arange(len(table)))
+    if again.size:
+      place = reading.Records(folders).place
+      raise ValueError(
+          f"{place(again[0])}: the same record as"
+          f" {place(first[record[again[0]]])}; give each folder once."
+      )
+    return cls(
+        **{name: np.ascontiguousarray(table[name]) for name in _DTYPES},
+        lineage_names=tuple(
+            sorted({folder.metadata.lineage for folder in folders})
+        ),
+    )
 
   def __len__(self) -> int:
     return len(self.record_ids)
@@ -110,6 +122,23 @@ class Index:
         self.group_ids[positions], return_inverse=True, return_counts=True
     )
     return sizes[group]
+
+
+def read_table(
+    folders: Sequence[shards.Folder], positions: Sequence[int]
+) -> np.ndarray:
+  """Reads some records: one entry each, with a field per array of the index.
+
+  The fields' names and dtypes are `TABLE_DTYPE`.
+  """
+  records = reading.Records(folders)
+  return table_of(records[position] for position in positions)
+
+
+def table_of(rollouts: Iterable[types.Rollout]) -> np.ndarray:
+  """Returns what `read_table` says, of records at hand."""
+  rows = [tuple(_row(rollout).values()) for rollout in rollouts]
+  return np.array(rows, TABLE_DTYPE)
 
 
 def _row(rollout: types.Rollout) -> dict[str, float]:

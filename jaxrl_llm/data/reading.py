@@ -26,11 +26,20 @@ class Records:
 
   def __getitem__(self, position: int) -> types.Rollout:
     """Reads one record; errors as `shards.Folder`."""
+    folder, number = self._locate(position)
+    return folder[number]
+
+  def place(self, position: int) -> str:
+    """Says where a record lies."""
+    folder, number = self._locate(position)
+    return f"{folder.path}, record {number}"
+
+  def _locate(self, position: int) -> tuple[shards.Folder, int]:
     if not 0 <= position < len(self):
       raise IndexError(f"no record {position} of {len(self)}")
     number = int(np.searchsorted(self._ends, position, side="right"))
     folder = self._folders[number]
-    return folder[int(position - self._ends[number] + len(folder))]
+    return folder, int(position - self._ends[number] + len(folder))
 
 
 def read_ahead(

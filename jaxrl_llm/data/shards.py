@@ -6,7 +6,7 @@ comes last. A killed writer started again writes the shards that are missing.
 A shard's bytes depend on its records alone. One writer to a folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import json
 import os
 import pathlib
@@ -246,14 +246,14 @@ def open_folder(
     folder: str | os.PathLike[str],
     *,
     tokenizer_fingerprint: str | None = None,
+    checksummed: Collection[str] | None = None,
 ) -> Folder:
   """Opens a finished folder and refuses one that does not fit.
-
-  Every file is read once, for its checksum.
 
   Args:
     folder: as `ShardWriter` left it.
     tokenizer_fingerprint: of the reader's tokenizer; None accepts any.
+    checksummed: as in `manifest.damage`.
 
   Raises:
     FileNotFoundError: there is no folder or no manifest.
@@ -262,7 +262,7 @@ def open_folder(
   path = pathlib.Path(folder)
   manifest = manifests.read(path)
   metadata = read_metadata(path)
-  for name, problem in manifests.damage(path, manifest):
+  for name, problem in manifests.damage(path, manifest, checksummed):
     raise ValueError(f"{path / name}: {problem}")
   written = metadata.tokenizer_fingerprint
   if tokenizer_fingerprint not in (None, written):

@@ -12,6 +12,7 @@ from jaxrl_llm.data import reading
 from jaxrl_llm.data import schema
 from jaxrl_llm.data import shards
 from jaxrl_llm.losses import objective
+from jaxrl_llm.training import opening
 from jaxrl_llm.training import refusals
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
@@ -152,11 +153,7 @@ def open_round(
   Raises:
     ValueError: the folders do not fit the model, the objective or each other.
   """
-  opened = [
-      shards.open_folder(path, tokenizer_fingerprint=tokenizer_fingerprint)
-      for path in folders
-  ]
-  index = indices.Index.build(opened)
+  opened, index = opening.open_folders(folders, tokenizer_fingerprint)
   refusals.missing_topk(opened, spec)
   refusals.groups_of_one(index, spec)
   refusals.unfinished(index, spec)

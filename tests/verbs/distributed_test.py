@@ -122,3 +122,13 @@ def test_nothing_is_joined_where_nothing_is_there(monkeypatch):
   for odd in (("host", 4, 3), ("host:1234", 4, 4)):
     with pytest.raises(ValueError, match="give all three, or none"):
       hosts.start(*odd)
+
+
+def test_processes_share_things_side_by_side(monkeypatch):
+  assert hosts.share(7) == range(7)
+  monkeypatch.setattr(jax, "process_count", lambda: 3)
+  found = []
+  for index in range(3):
+    monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+    found.append(list(hosts.share(7)))
+  assert found == [[0, 1], [2, 3], [4, 5, 6]]
