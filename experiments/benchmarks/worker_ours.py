@@ -201,7 +201,7 @@ class Worker:
     logprobs = np.concatenate(jax.device_get(scored))
     return {
         "advantages": np.asarray(advantages),
-        "proximal_logprobs": scoring.responses(logprobs, rollouts, rows.rows),
+        "proximal_logprobs": scoring.responses(logprobs, rows.index, rows.rows),
     }
 
 

@@ -101,12 +101,23 @@ class Index:
           f"{place(again[0])}: the same record as"
           f" {place(first[record[again[0]]])}; give each folder once."
       )
-    return cls(
-        **{name: np.ascontiguousarray(table[name]) for name in _DTYPES},
-        lineage_names=tuple(
-            sorted({folder.metadata.lineage for folder in folders})
-        ),
-    )
+    names = sorted({folder.metadata.lineage for folder in folders})
+    return cls._of_columns(table, tuple(names))
+
+  @classmethod
+  def of(cls, rollouts: Iterable[types.Rollout]) -> "Index":
+    """Makes an index of records at hand, of unnamed lineage."""
+    return cls._of_columns(table_of(rollouts), ())
+
+  @classmethod
+  def _of_columns(cls, table: np.ndarray, names: tuple[str, ...]) -> "Index":
+    columns = {name: np.ascontiguousarray(table[name]) for name in _DTYPES}
+    return cls(**columns, lineage_names=names)
+
+  def at(self, positions: Sequence[int] | np.ndarray) -> "Index":
+    """Returns the index of some of the records, in the order given."""
+    chosen = {name: getattr(self, name)[positions] for name in _DTYPES}
+    return dataclasses.replace(self, **chosen)
 
   def __len__(self) -> int:
     return len(self.record_ids)

@@ -15,7 +15,6 @@ import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.data import canvas as canvas_lib
-from jaxrl_llm.data import fingerprints
 from jaxrl_llm.data import index as indices
 
 # Terms that training prepares per record, once per rollout batch.
@@ -93,16 +92,20 @@ def pack(
 def pack_rollouts(
     rollouts: Sequence[types.Rollout], tokens_per_row: int
 ) -> list[list[int]]:
-  """Packs records; see `pack`."""
-  responses = [rollout.response_tokens.size for rollout in rollouts]
-  lengths = [
-      rollout.prompt_tokens.size + size
-      for rollout, size in zip(rollouts, responses)
-  ]
-  prompts = [
-      fingerprints.of_tokens(rollout.prompt_tokens) for rollout in rollouts
-  ]
-  return pack(lengths, responses, prompts, tokens_per_row)
+  """Packs records at hand; see `pack`."""
+  return pack_indexed(indices.Index.of(rollouts), tokens_per_row)
+
+
+def pack_indexed(
+    index: indices.Index, tokens_per_row: int
+) -> list[list[int]]:
+  """Packs the records of an index, read or not; see `pack`."""
+  return pack(
+      index.lengths,
+      index.response_lengths,
+      index.prompt_fingerprints,
+      tokens_per_row,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,55 +116,59 @@ class Segment:
     number: 1, 2, … within the row.
     parent: segment that it continues; its own number where there is none.
     start: index within the row.
-    tokens: int32.
+    stop: index after its last token.
     position: of its first token in the sequence.
-    record: number of the record whose response it ends with; None for the
-      tokens of a prompt that others continue.
+    record: number of the record whose tokens it holds.
+    responds: whether they are its response, behind the prompt's last token;
+      else they are the rest of its prompt, that others continue.
   """
 
   number: int
   parent: int
   start: int
-  tokens: np.ndarray
+  stop: int
   position: int
-  record: int | None = None
+  record: int
+  responds: bool
 
-  @property
-  def stop(self) -> int:
-    """Index after its last token."""
-    return self.start + len(self.tokens)
+  def tokens(self, rollout: types.Rollout) -> np.ndarray:
+    """Returns its tokens, int32; the rollout is that of its record."""
+    prompt = rollout.prompt_tokens
+    if not self.responds:
+      return prompt[:-1]
+    return np.concatenate([prompt[-1:], rollout.response_tokens])
 
 
 def segments(
-    rollouts: Sequence[types.Rollout], members: Sequence[int]
+    index: indices.Index, members: Sequence[int]
 ) -> Iterator[Segment]:
   """Yields the segments of a row that holds some of the records, in order."""
   prompt = None
   number = parent = start = 0
   for record in members:
-    rollout = rollouts[record]
-    if prompt is None or not np.array_equal(prompt, rollout.prompt_tokens):
-      prompt = rollout.prompt_tokens
+    response = int(index.response_lengths[record])
+    size = int(index.lengths[record]) - response
+    rest = max(0, size - 1)
+    if prompt is None or prompt != index.prompt_fingerprints[record]:
+      prompt = index.prompt_fingerprints[record]
       number += 1
-      head = Segment(number, number, start, prompt[:-1], 0)
-      yield head
-      parent, start = number, head.stop
+      parent, stop = number, start + rest
+      yield Segment(number, number, start, stop, 0, record, False)
+      start = stop
     number += 1
-    tokens = np.concatenate([prompt[-1:], rollout.response_tokens])
-    tail = Segment(
-        number, parent, start, tokens, max(0, prompt.size - 1), record
-    )
-    yield tail
-    start = tail.stop
+    stop = start + size - rest + response
+    yield Segment(number, parent, start, stop, rest, record, True)
+    start = stop
 
 
 def assemble(
-    rollouts: Sequence[types.Rollout],
+    rollouts: Sequence[types.Rollout | None],
     rows: Sequence[Sequence[int]],
     *,
     tokens_per_row: int,
     rows_per_microbatch: int = 1,
     prepared: Mapping[str, Sequence[Any]] | None = None,
+    index: indices.Index | None = None,
 ) -> types.Batch:
   """Fills the arrays of one mini-batch.
 
@@ -173,12 +180,14 @@ def assemble(
   log_kept_mass, and so for the recorded top-K.
 
   Args:
-    rollouts: N records of the mini-batch.
+    rollouts: N records of the mini-batch; None of those that were not read,
+      whose places stay empty. One at least was.
     rows: indices of `rollouts` by row, as `pack` gives them.
     tokens_per_row: T.
     rows_per_microbatch: the number of rows becomes a multiple of it.
     prepared: by name (see PREPARED), one entry per rollout: a number, [R] or
       [R, K]. `weights` are 1 where not given.
+    index: of the N records; None makes it of `rollouts`.
 
   Returns:
     A batch of numpy arrays [B, T]; live fields and what was not prepared are
@@ -195,33 +204,37 @@ def assemble(
           f" record, found {len(values)}."
       )
   canvas = canvas_lib.Canvas(len(rows), rows_per_microbatch, tokens_per_row)
-  groups = sorted({rollout.group_id for rollout in rollouts})
-  group_numbers = {group: number for number, group in enumerate(groups)}
+  index = index or indices.Index.of(rollouts)
+  groups = np.unique(index.group_ids, return_inverse=True)[1]
   for row, members in enumerate(rows):
-    for segment in segments(rollouts, members):
-      start, stop, index = segment.start, segment.stop, segment.record
-      canvas.paint(row, start, stop, _common(segment))
-      if index is None:
+    for segment in segments(index, members):
+      start, stop, member = segment.start, segment.stop, segment.record
+      rollout = rollouts[member]
+      if rollout is None:
         continue
-      rollout = rollouts[index]
+      canvas.paint(row, start, stop, _common(segment, rollout))
+      if not segment.responds:
+        continue
       sequence = _sequence(rollout)
-      sequence["sequence_ids"] = np.int32(index)
-      sequence["group_ids"] = np.int32(group_numbers[rollout.group_id])
+      sequence["sequence_ids"] = np.int32(member)
+      sequence["group_ids"] = np.int32(groups[member])
       canvas.paint(row, start, stop, sequence)
       response = _response(rollout)
-      response |= {name: values[index] for name, values in prepared.items()}
+      response |= {name: values[member] for name, values in prepared.items()}
       start = stop - rollout.response_tokens.size
       canvas.paint(row, start, stop, response)
   return canvas.batch()
 
 
-def _common(segment: Segment) -> dict[str, Any]:
+def _common(segment: Segment, rollout: types.Rollout) -> dict[str, Any]:
   """Returns what is said of every token, those of shared prompts included."""
   return {
-      "tokens": segment.tokens,
+      "tokens": segment.tokens(rollout),
       "segment_ids": segment.number,
       "parent_ids": segment.parent,
-      "positions": segment.position + np.arange(len(segment.tokens)),
+      "positions": np.arange(
+          segment.position, segment.position + segment.stop - segment.start
+      ),
   }
 
 

@@ -1,6 +1,7 @@
 """Reads records by position, ahead of the training step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import grain
 import numpy as np
@@ -8,6 +9,8 @@ import numpy as np
 from jaxrl_llm import types
 from jaxrl_llm.data import shards
 
+
+Read = TypeVar("Read")
 
 # Order and content do not depend on it.
 _THREADS = 2
@@ -29,6 +32,10 @@ class Records:
     folder, number = self._locate(position)
     return folder[number]
 
+  def at(self, positions: Sequence[int] | np.ndarray) -> list[types.Rollout]:
+    """Reads some records, in the order given."""
+    return [self[int(position)] for position in positions]
+
   def place(self, position: int) -> str:
     """Says where a record lies."""
     folder, number = self._locate(position)
@@ -43,22 +50,20 @@ class Records:
 
 
 def read_ahead(
-    records: Records,
+    read: Callable[[np.ndarray], Read],
     minibatches: Sequence[np.ndarray],
     first: int = 0,
-) -> Iterator[list[types.Rollout]]:
-  """Yields the records of each mini-batch, read in background threads.
+) -> Iterator[Read]:
+  """Yields what is read of each mini-batch, in background threads.
 
   Args:
-    records: to read from.
+    read: positions of a mini-batch -> its records, as `Records.at`.
     minibatches: positions of each mini-batch (`plan.minibatches`).
     first: mini-batch to start at; the whole state of the reader.
   """
   if first >= len(minibatches):
     return
-  dataset = grain.MapDataset.source(list(minibatches)[first:]).map(
-      lambda positions: [records[int(position)] for position in positions]
-  )
+  dataset = grain.MapDataset.source(list(minibatches)[first:]).map(read)
   options = grain.ReadOptions(
       num_threads=_THREADS, prefetch_buffer_size=2 * _THREADS
   )

@@ -141,11 +141,13 @@ def judge(
         params, minibatch.complete(trainer, batch, updates, version)
     )
 
+  index = indices.Index.of(chosen.rollouts)
   with jax.set_mesh(trainer.mesh):
     found = scoring.over_rows(
         score,
         chosen.rollouts.__getitem__,
-        packing.pack_rollouts(chosen.rollouts, trainer.shape.tokens),
+        index,
+        packing.pack_indexed(index, trainer.shape.tokens),
         trainer.shape,
         trainer.rows,
         terms,

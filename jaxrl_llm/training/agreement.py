@@ -9,8 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxrl_llm import types
-from jaxrl_llm.data import index as indices
+from jaxrl_llm.training import recorded as recorded_lib
 
 # Largest |log-ratio| in nats between two float32 computations.
 FLOAT32_TOLERANCE = 1e-4
@@ -79,7 +78,7 @@ class Report:
 
 
 def report(
-    rollouts: Sequence[types.Rollout],
+    recorded: recorded_lib.Recorded,
     logprobs: Sequence[np.ndarray],
     *,
     stale: bool,
@@ -88,15 +87,15 @@ def report(
   """Compares the trainer's log-probs with those recorded while sampling.
 
   Args:
-    rollouts: N records.
+    recorded: of N records.
     logprobs: float [R] each, nats, by the trainer before the first update.
     stale: whether other weights drew some of the tokens.
     compute_dtype: of the trainer.
   """
   gaps, positions = [], []
-  for rollout, scored in zip(rollouts, logprobs, strict=True):
-    mask = indices.trained_mask(rollout)
-    behavior = rollout.behavior_logprobs + rollout.log_kept_mass
+  for mask, behavior, scored in zip(
+      recorded.trained_masks, recorded.logprobs, logprobs, strict=True
+  ):
     gaps.append((scored - behavior)[mask])
     positions.append(np.flatnonzero(mask))
   gap = np.concatenate(gaps).astype(np.float64)

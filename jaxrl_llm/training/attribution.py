@@ -117,7 +117,8 @@ def direction_of(
   """Returns v: the validation gradient, preconditioned if asked, of norm 1.
 
   The validation loss is −Σ A_t log π(y_t) / Σ 1 over the trained tokens of the
-  validation records; with A = 1 that is the token mean of the NLL.
+  validation records; with A = 1 that is the token mean of the NLL. Every host
+  reads all of them.
   """
   if trainer.curation.validation == "batch":
     rollouts = [work.records[int(n)] for n in batch.positions]

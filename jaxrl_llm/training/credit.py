@@ -9,6 +9,7 @@ import numpy as np
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import plan
 from jaxrl_llm.losses import objective
+from jaxrl_llm.training import recorded as recorded_lib
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import trainer as trainer_lib
 
@@ -60,9 +61,9 @@ def _by_token(trainer, work, batch, terms) -> dict[str, np.ndarray]:
   statistics run over those.
   """
   index, positions = work.index, batch.positions
-  rollouts = [work.records[int(n)] for n in positions]
+  recorded = recorded_lib.read(work.records, positions)
   groups = np.unique(index.group_ids[positions], return_inverse=True)[1]
-  mask = _padded([indices.trained_mask(rollout) for rollout in rollouts])
+  mask = _padded(recorded.trained_masks)
   token_rewards = None
   if trainer.needs.reference and "proximal_logprobs" in terms:
     token_rewards = objective.token_rewards(
@@ -74,11 +75,9 @@ def _by_token(trainer, work, batch, terms) -> dict[str, np.ndarray]:
   known = {"token_rewards": token_rewards}
   if trainer.needs.critic:
     known["values"] = _padded(terms["proximal_values"])
-    known["unfinished"] = jnp.array(
-        [rollout.unfinished for rollout in rollouts]
-    )
+    known["unfinished"] = jnp.asarray(index.unfinished_mask[positions])
   rewards = jnp.asarray(index.rewards[positions])
-  whole = [rollout.response_mask for rollout in rollouts]
+  whole = recorded.response_masks
   lengths = jnp.asarray([tokens.sum() for tokens in whole])
   found = {
       "advantages": trainer.steps.advantages(

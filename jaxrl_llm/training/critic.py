@@ -19,6 +19,7 @@ from jaxrl_llm.models import placement
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import scoring
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import step
@@ -263,7 +264,10 @@ def _build(critic: Critic) -> Steps:
   return Steps(
       values=jax.jit(values, out_shardings=everywhere),
       targets=jax.jit(functools.partial(objective.value_targets, spec)),
-      weights=jax.jit(functools.partial(objective.value_weights, spec)),
+      weights=jax.jit(
+          functools.partial(objective.value_weights, spec),
+          out_shardings=scoring.places_of_whole(critic.mesh),
+      ),
       start=jax.jit(
           functools.partial(step.no_totals, loss), out_shardings=totals_at
       ),

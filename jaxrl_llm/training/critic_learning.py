@@ -48,10 +48,10 @@ def fit(
   """
   moved = state.critic
   seen: list[dict[str, float]] = []
-  for rollouts in _minibatches(critic, state, work, seed):
-    terms = prepared.of([rollout.record_id for rollout in rollouts])
+  for rows in _minibatches(critic, state, work, seed):
+    terms = prepared.of(rows.index.record_ids)
     terms = {name: terms[name] for name in _TERMS}
-    totals = _accumulate(critic, moved.params, state.params, rollouts, terms)
+    totals = _accumulate(critic, moved.params, state.params, rows, terms)
     *parts, outcome = critic.steps.update(
         moved.params, moved.opt_state, moved.counters, totals
     )
@@ -93,9 +93,28 @@ def _minibatches(
     state: state_lib.TrainState,
     work: rounds.Round,
     seed: int,
-) -> Iterator[Sequence[types.Rollout]]:
+) -> Iterator[packed.Rows]:
   """Yields what each update of the critic learns from; never nothing."""
   batch = work.batches[state.position.batch]
+  finished_only = critic.spec.advantage.finished_only
+
+  def read(positions):
+    rows = packed.Rows.read(
+        _shape(critic),
+        sharding_lib.rows(critic.mesh),
+        work.records,
+        work.index,
+        positions,
+    )
+    if not finished_only:
+      return rows
+    # A response that is done is learned from as a whole.
+    rollouts = [
+        rollout and dataclasses.replace(rollout, window_start=0)
+        for rollout in rows.rollouts
+    ]
+    return dataclasses.replace(rows, rollouts=rollouts)
+
   for epoch in range(critic.training.epochs):
     chosen = plan.minibatches(
         work.index,
@@ -105,27 +124,22 @@ def _minibatches(
         epoch=-1 - epoch,
         groups_per_minibatch=critic.training.groups_per_minibatch,
     )
-    for rollouts in reading.read_ahead(work.records, chosen, 0):
-      if critic.spec.advantage.finished_only:
-        rollouts = [
-            dataclasses.replace(rollout, window_start=0)
-            for rollout in rollouts
-            if not rollout.unfinished
-        ]
-      if rollouts:
-        yield rollouts
+    if finished_only:
+      unfinished = work.index.unfinished_mask
+      chosen = [members[~unfinished[members]] for members in chosen]
+    yield from reading.read_ahead(read, [x for x in chosen if x.size])
 
 
 def _accumulate(
     critic: critic_lib.Critic,
     params: types.PyTree,
     policy_params: types.PyTree,
-    rollouts: Sequence[types.Rollout],
+    rows: packed.Rows,
     terms: Mapping[str, Sequence[np.ndarray]],
 ) -> step.Totals:
   """Dispatches the sums over the micro-batches of a mini-batch."""
   totals = None
-  for piece in _pieces(critic, rollouts, terms):
+  for piece in _pieces(critic, rows, terms):
     batch, weights = scoring.place(piece, sharding_lib.rows(critic.mesh))
     inputs = (policy_params, batch, weights)
     if totals is None:
@@ -134,30 +148,37 @@ def _accumulate(
   return totals
 
 
-def _pieces(critic, rollouts, terms):
+def _pieces(critic, rows, terms):
   """Returns (batch, per-token weights) of each micro-batch, numpy."""
-  shape = scoring.Shape(
+  batch = rows.assemble(terms)
+  weights = scoring.over_whole(
+      critic.steps.weights,
+      batch.terms,
+      rows.shape,
+      sharding_lib.rows(critic.mesh),
+  )
+  return packed.cut((batch, weights), rows.shape.rows, rows.count)
+
+
+def _shape(critic) -> scoring.Shape:
+  """Of a micro-batch."""
+  return scoring.Shape(
       critic.training.rows_per_microbatch, critic.training.tokens_per_row
   )
-  rows = packed.Rows.pack(shape, rollouts)
-  batch = rows.assemble(terms)
-  weights = jax.device_get(critic.steps.weights(batch.terms))
-  return packed.cut((batch, weights), shape.rows, rows.count)
 
 
 def explained_variance(
-    rollouts: Sequence[types.Rollout],
+    masks: Sequence[np.ndarray],
     values: Sequence[np.ndarray],
     targets: Sequence[np.ndarray],
 ) -> float:
   """1 − Var(target − value) / Var(target) over the tokens; NaN if constant.
 
   Args:
-    rollouts: N records.
+    masks: bool, an [R] per record, the tokens that count.
     values: an [R] per record, units of reward.
     targets: likewise.
   """
-  masks = [rollout.response_mask for rollout in rollouts]
   target, value = (
       np.concatenate([row[mask] for row, mask in zip(rows, masks)])
       for rows in (targets, values)

@@ -1,6 +1,6 @@
 """Curation of a rollout batch, and of the mini-batches that are cut from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 
 import numpy as np
@@ -44,12 +44,17 @@ class Cut:
 
 
 def ends(
-    rollouts: Sequence[types.Rollout], weights: Sequence[np.ndarray]
+    masks: Iterable[np.ndarray], weights: Sequence[np.ndarray]
 ) -> np.ndarray:
-  """int64 [N]: response tokens up to the last that counts; 0 where none."""
+  """int64 [N]: response tokens up to the last that counts; 0 where none.
+
+  Args:
+    masks: bool, an [R] per record, trained tokens.
+    weights: an [R] per record.
+  """
   result = []
-  for rollout, row in zip(rollouts, weights):
-    counting = np.flatnonzero(indices.trained_mask(rollout) & (row != 0))
+  for mask, row in zip(masks, weights):
+    counting = np.flatnonzero(mask & (row != 0))
     result.append(counting[-1] + 1 if counting.size else 0)
   return np.array(result, np.int64)
 
@@ -64,7 +69,7 @@ def cut(
     rollouts: N records.
     terms: prepared terms with `weights`, an entry per record.
   """
-  stops = ends(rollouts, terms["weights"])
+  stops = ends(map(indices.trained_mask, rollouts), terms["weights"])
   places = np.flatnonzero(stops)
   chosen = [_shorten(rollouts[n], int(stops[n])) for n in places]
   kept = {}
@@ -105,18 +110,18 @@ def divides_by_original(step: episodes_lib.Step | None) -> bool:
 
 def numbers(
     step: episodes_lib.Step,
-    rollouts: Sequence[types.Rollout],
+    masks: Sequence[np.ndarray],
     terms: Mapping[str, Sequence[np.ndarray]],
 ) -> dict[str, float]:
   """Returns what the metrics say of the curation of a rollout batch.
 
   Args:
     step: of the curation.
-    rollouts: N records.
+    masks: bool, an [R] per record, trained tokens.
     terms: prepared terms with `weights`, and `scores` where the step has them.
   """
-  stops = ends(rollouts, terms["weights"])
-  sizes = [rollout.response_tokens.size for rollout in rollouts]
+  stops = ends(masks, terms["weights"])
+  sizes = [len(mask) for mask in masks]
   values = {
       "curation/survivors": int(np.sum(stops > 0)),
       "curation/survivor_share": float(np.mean(stops > 0)),

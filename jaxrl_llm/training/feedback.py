@@ -1,6 +1,7 @@
 """What allocation may know of a round, per group, as a JSON file."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -10,6 +11,7 @@ from jaxrl_llm import types
 from jaxrl_llm.curation import confidence
 from jaxrl_llm.data import atomic
 from jaxrl_llm.data import index as indices
+from jaxrl_llm.training import recorded
 from jaxrl_llm.training import rounds
 
 
@@ -18,9 +20,51 @@ def path_of(workdir: pathlib.Path, number: int) -> pathlib.Path:
   return workdir / "feedback" / f"round_{number:04d}.json"
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What the feedback needs of one record.
+
+  Attributes:
+    correct: of `is_correct`.
+    gradient: of `_gradient`, where correct.
+    mean_logprobs: float64 [1], nats: mean over the trained tokens under the
+      behaviour policy; [0] without one.
+  """
+
+  correct: bool
+  gradient: float
+  mean_logprobs: np.ndarray
+
+
+def outcomes(round_: rounds.Round) -> dict[int, Outcome]:
+  """Returns those of a round by position, baselines left out.
+
+  All hosts call; each reads a part of the records.
+  """
+  sampled = np.flatnonzero(~round_.index.baseline_mask)
+  found = recorded.gather(round_.records, sampled, _outcome)
+  parts = zip(found["correct"], found["gradient"], found["mean_logprobs"])
+  return {
+      position: Outcome(bool(correct[0]), float(gradient[0]), means)
+      for position, (correct, gradient, means) in zip(sampled.tolist(), parts)
+  }
+
+
+def _outcome(rollout: types.Rollout) -> dict[str, np.ndarray]:
+  correct, mask = is_correct(rollout), indices.trained_mask(rollout)
+  logprobs = (rollout.behavior_logprobs + rollout.log_kept_mass)[mask]
+  means = [np.mean(logprobs, dtype=np.float64)] if mask.any() else []
+  return {
+      "correct": np.array([correct]),
+      "gradient": np.array([_gradient(rollout) if correct else 0.0]),
+      "mean_logprobs": np.array(means, np.float64),
+  }
+
+
 def write(
     path: pathlib.Path,
     round_: rounds.Round,
+    known: Mapping[int, Outcome],
     advantages: Mapping[int, float],
     number: int,
     survivors: frozenset[int] | None = None,
@@ -39,6 +83,7 @@ def write(
   Args:
     path: of the file; there whole or not at all.
     round_: that was trained on.
+    known: of `outcomes`.
     advantages: mean |A| over the response, by record id of trained records.
     number: of the round.
     survivors: record ids that curation left; None without curation.
@@ -50,7 +95,7 @@ def write(
   for position in sampled:
     groups.setdefault(int(index.group_ids[position]), []).append(int(position))
   described = [
-      _group(round_, members, trained, advantages)
+      _group(round_, members, known, trained, advantages)
       | _left(round_, members, survivors)
       for _, members in sorted(groups.items())
   ]
@@ -85,6 +130,7 @@ def read(path: pathlib.Path) -> Sequence[Mapping[str, Any]]:
 def _group(
     round_: rounds.Round,
     members: list[int],
+    known: Mapping[int, Outcome],
     trained: set[int],
     advantages: Mapping[int, float],
 ) -> dict[str, float | int | None]:
@@ -92,11 +138,7 @@ def _group(
   index = round_.index
   rewards = index.rewards[members]
   scored = index.scored_mask[members]
-  correct = [
-      rollout
-      for member in members
-      if is_correct(rollout := round_.records[member])
-  ]
+  correct = [known[member] for member in members if known[member].correct]
   used = [member for member in members if member in trained]
   sizes = [advantages[int(index.record_ids[member])] for member in used]
   return {
@@ -108,8 +150,8 @@ def _group(
       "mean_reward": float(rewards[scored].mean()) if scored.any() else None,
       "trained": len(used),
       "mean_abs_advantage": _mean(sizes),
-      "mean_gradient": _mean(map(_gradient, correct)),
-      "confidence": _confidence([round_.records[n] for n in members]),
+      "mean_gradient": _mean(outcome.gradient for outcome in correct),
+      "confidence": _confidence([known[member] for member in members]),
   }
 
 
@@ -130,13 +172,12 @@ def is_correct(rollout: types.Rollout) -> bool:
   return rollout.reward_parts.get("correct", rollout.reward) > 0
 
 
-def _confidence(rollouts: Sequence[types.Rollout]) -> float:
+def _confidence(members: Sequence[Outcome]) -> float:
   """Returns exp of the mean over responses of their mean log-prob."""
-  masks = [indices.trained_mask(rollout) for rollout in rollouts]
-  if not any(mask.any() for mask in masks):
+  means = [member.mean_logprobs for member in members]
+  if not any(mean.size for mean in means):
     return 0.0
-  logprobs = [r.behavior_logprobs + r.log_kept_mass for r in rollouts]
-  return confidence.confidence(logprobs, masks)
+  return confidence.confidence(means, [np.ones(x.size, bool) for x in means])
 
 
 def _gradient(rollout) -> float:

@@ -24,6 +24,7 @@ from jaxrl_llm.training import journal as journal_lib
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import minibatch as minibatch_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import packed
 from jaxrl_llm.training import preemption
 from jaxrl_llm.training import prepare
 from jaxrl_llm.training import reporting
@@ -224,6 +225,10 @@ def _train_batch(
   settings = trainer.settings
   batch = work.batches[state.position.batch]
   number = state.steps
+  read = functools.partial(
+      packed.Rows.read, trainer.shape, trainer.read_rows, work.records,
+      work.index,
+  )
   while state.position.epoch < settings.epochs:
     minibatches = plan.minibatches(
         work.index,
@@ -232,12 +237,12 @@ def _train_batch(
         epoch=state.position.epoch,
         groups_per_minibatch=settings.groups_per_minibatch,
     )
-    for rollouts in reading.read_ahead(
-        work.records, minibatches, state.position.minibatch
+    for rows in reading.read_ahead(
+        read, minibatches, state.position.minibatch
     ):
-      terms = prepared.of([rollout.record_id for rollout in rollouts])
+      terms = prepared.of(rows.index.record_ids)
       terms = {k: v for k, v in terms.items() if k in trainer.terms}
-      minibatch = minibatch_lib.build(trainer, rollouts, terms)
+      minibatch = minibatch_lib.build_rows(trainer, rows, terms)
       if not minibatch.pieces:
         journal.bar.advance(0, {})
         state = _at(state, state.position.next_minibatch())

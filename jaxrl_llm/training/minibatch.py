@@ -27,8 +27,9 @@ class Minibatch:
   """A mini-batch on the host, split into micro-batches.
 
   Attributes:
-    pieces: batch and per-token weights of each micro-batch, numpy; none where
-      curation left no episode, or an objective of pairs finds none.
+    pieces: batch and per-token weights of each micro-batch, numpy, filled in
+      this host's rows; none where curation left no episode, or an objective of
+      pairs finds none.
     tokens: tokens that fill the rows, prompts included; a shared prompt
       counts once.
     known: numbers for the metrics.
@@ -46,44 +47,52 @@ def build(
     rollouts: Sequence[types.Rollout],
     terms: Mapping[str, Sequence[np.ndarray]],
 ) -> Minibatch:
-  """Packs and splits a mini-batch.
+  """Packs and splits a mini-batch of records at hand; see `build_rows`."""
+  rows = packed.Rows.pack(trainer.shape, rollouts)
+  return build_rows(trainer, rows, terms)
+
+
+def build_rows(
+    trainer: trainer_lib.Trainer,
+    rows: packed.Rows,
+    terms: Mapping[str, Sequence[np.ndarray]],
+) -> Minibatch:
+  """Splits a mini-batch; all hosts call.
 
   Args:
-    trainer: of the run.
-    rollouts: N records.
+    trainer: of the run; a curation reads every record, so that no host may
+      lack one.
+    rows: of N records.
     terms: prepared terms by name, an entry per record.
   """
-  rewards = [rollout.reward for rollout in rollouts if not rollout.unfinished]
+  index = rows.index
+  rewards = index.rewards[~index.unfinished_mask].astype(np.float64)
   known = {
-      "reward": float(np.mean(rewards)) if rewards else np.nan,
-      "response_length": float(
-          np.mean([rollout.response_tokens.size for rollout in rollouts])
-      ),
+      "reward": float(np.mean(rewards)) if rewards.size else np.nan,
+      "response_length": float(np.mean(index.response_lengths)),
   }
-  if trainer.needs.pairs and not pairs.any_in(rollouts, terms):
+  if trainer.needs.pairs and not pairs.any_in(index, terms):
     return Minibatch((), 0, known)
   whole, original, weights = None, None, None
   if trainer.curation is not None:
-    left = curate.cut(rollouts, terms)
+    left = curate.cut(rows.rollouts, terms)
     if not left.rollouts:
       return Minibatch((), 0, known)
-    whole = packed.Rows.pack(trainer.shape, rollouts)
+    whole = rows
     if curate.divides_by_original(trainer.curation):
       original = _original_weights(trainer, whole, terms)
-    rollouts, terms = left.rollouts, left.terms
-  rows = packed.Rows.pack(trainer.shape, rollouts)
+    rows, terms = packed.Rows.pack(trainer.shape, left.rollouts), left.terms
   batch = rows.assemble(terms)
   if original is not None:
     weights = {
         name: scoring.lay_out(
-            left.of(values), rollouts, rows.rows, batch.tokens.shape
+            left.of(values), rows.index, rows.rows, batch.tokens.shape
         )
         for name, values in original.items()
     }
-  tokens = int(np.count_nonzero(batch.segment_ids))
-  shape = trainer.shape
+  tokens, shape = rows.tokens, trainer.shape
   known |= {
-      "sequences": len(rollouts),
+      "sequences": len(rows.index),
       "row_tokens": tokens,
       "microbatches": rows.count,
       "fill": tokens / (rows.count * shape.rows * shape.tokens),
@@ -94,7 +103,7 @@ def build(
       split(trainer, batch, rows.count, weights),
       tokens,
       known,
-      pairs.by_sequence(rollouts, terms) if trainer.needs.pairs else {},
+      pairs.by_sequence(rows.index, terms) if trainer.needs.pairs else {},
   )
 
 
@@ -200,8 +209,15 @@ def complete(
 
 def _denominators(trainer, batch, weigh_all):
   """Returns per-token weights [B, T] by term, numpy."""
-  whole = dataclasses.replace(batch.terms, controls=_controls(trainer))
-  return jax.device_get(trainer.steps.denominators(whole, weigh_all))
+  controls = _controls(trainer)
+
+  def function(terms):
+    terms = dataclasses.replace(terms, controls=controls)
+    return trainer.steps.denominators(terms, weigh_all)
+
+  return scoring.over_whole(
+      function, batch.terms, trainer.shape, trainer.rows
+  )
 
 
 def _original_weights(
@@ -215,7 +231,7 @@ def _original_weights(
   """
   batch = _with_topk(whole.assemble(terms), trainer)
   found = {
-      name: scoring.responses(values, whole.rollouts, whole.rows)
+      name: scoring.responses(values, whole.index, whole.rows)
       for name, values in _denominators(trainer, batch, True).items()
   }
   if trainer.curation.denominator == episodes_lib.QUESTION:

@@ -14,12 +14,12 @@ import numpy as np
 
 from jaxrl_llm import types
 from jaxrl_llm.curation import episodes as episodes_lib
-from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import plan
 from jaxrl_llm.training import attribution
 from jaxrl_llm.training import credit
 from jaxrl_llm.training import directions
 from jaxrl_llm.training import feedback
+from jaxrl_llm.training import recorded as recorded_lib
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import scoring
 from jaxrl_llm.training import state as state_lib
@@ -141,7 +141,7 @@ def curated(
     path: of the batch's file.
   """
   step, index = trainer.curation, work.index
-  rollouts = [work.records[int(n)] for n in batch.positions]
+  recorded = recorded_lib.read(work.records, batch.positions)
   terms = prepared.of(prepared.record_ids)
   added = {}
   scores = None
@@ -152,11 +152,11 @@ def curated(
     added["scores"] = scores
   logprobs = terms.get("proximal_logprobs")
   if step.reads_logprobs == "behavior":
-    logprobs = [r.behavior_logprobs + r.log_kept_mass for r in rollouts]
+    logprobs = recorded.logprobs
   episodes = episodes_lib.Episodes(
       record_ids=index.record_ids[batch.positions],
       group_ids=index.group_ids[batch.positions],
-      masks=[indices.trained_mask(rollout) for rollout in rollouts],
+      masks=recorded.trained_masks,
       advantages=terms["advantages"],
       solved=_solved(work, batch),
       logprobs=logprobs,
@@ -178,11 +178,15 @@ def _weighed(work, batch, prepared) -> stored.Prepared:
 
 def _solved(work, batch) -> dict[int, float]:
   """Returns the share of correct responses by group, dropped ones counted."""
+  found = recorded_lib.gather(
+      work.records,
+      batch.members,
+      lambda rollout: {"correct": np.array([feedback.is_correct(rollout)])},
+  )
   correct: dict[int, list[bool]] = {}
-  for place in batch.members:
-    group = int(work.index.group_ids[place])
-    found = feedback.is_correct(work.records[int(place)])
-    correct.setdefault(group, []).append(found)
+  groups = work.index.group_ids[batch.members].tolist()
+  for group, right in zip(groups, found["correct"]):
+    correct.setdefault(group, []).append(bool(right[0]))
   return {group: float(np.mean(found)) for group, found in correct.items()}
 
 

@@ -87,7 +87,7 @@ class Probe:
       mesh: jax.sharding.Mesh,
   ) -> "Probe":
     """Chooses the records; arguments as in gap.explain."""
-    chosen = choose(rollouts)
+    chosen = choose(indices.Index.of(rollouts))
     members = [rollouts[number] for number in chosen]
     lay = functools.partial(_rows, members)
     mask = lay([indices.trained_mask(rollout) for rollout in members])
@@ -178,26 +178,24 @@ class Probe:
     return f"response positions {setting.jump:+d} fit"
 
 
-def choose(rollouts: Sequence[types.Rollout]) -> list[int]:
+def choose(index: indices.Index) -> list[int]:
   """Chooses a few records of one length, with enough trained tokens.
+
+  Of those that it has chosen it chooses all.
 
   Returns:
     Numbers of records. Of the lengths that reach the most trained tokens (up
     to a limit), the shortest.
   """
   by_length: dict[int, list[int]] = {}
-  for number, rollout in enumerate(rollouts):
-    length = rollout.prompt_tokens.size + rollout.response_tokens.size
+  for number, length in enumerate(index.lengths.tolist()):
     members = by_length.setdefault(length, [])
     few = len(members) < max(1, min(_RECORDS, _TOKENS // length))
-    if few and indices.trained_mask(rollout).any():
+    if few and index.trained_tokens[number]:
       members.append(number)
 
   def worth(length):
-    trained = sum(
-        int(indices.trained_mask(rollouts[number]).sum())
-        for number in by_length[length]
-    )
+    trained = int(index.trained_tokens[by_length[length]].sum())
     return min(trained, _ENOUGH_TRAINED), -length
 
   return by_length[max(by_length, key=worth)]

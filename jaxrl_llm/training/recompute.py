@@ -52,6 +52,8 @@ def logprobs(
         " model that drew it."
     )
 
+  index = indices.Index.of(rollouts)
+
   @functools.partial(jax.jit, out_shardings=sharding_lib.replicated(mesh))
   def score(params, batch):
     scored = step.token_logprobs(policy, params, batch)
@@ -61,7 +63,8 @@ def logprobs(
     found = scoring.over_rows(
         functools.partial(score, params),
         rollouts.__getitem__,
-        packing.pack_rollouts(rollouts, shape.tokens),
+        index,
+        packing.pack_indexed(index, shape.tokens),
         shape,
         sharding_lib.rows(mesh),
     )

@@ -95,3 +95,15 @@ def missing_topk(
           f" {spec.name}, found {folder.metadata.topk}; generate with"
           f" sampling.record_topk={wanted}."
       )
+
+
+def mixed_topk(folders: Sequence[shards.Folder]) -> None:
+  """Refuses shards from which hosts would make arrays of several shapes."""
+  first, *others = folders
+  for folder in others:
+    if folder.metadata.topk != first.metadata.topk:
+      raise ValueError(
+          f"{folder.path}: expected the top {first.metadata.topk} ids of each"
+          f" token, as in {first.path}, found {folder.metadata.topk}; generate"
+          " with one sampling.record_topk, or train on one host."
+      )

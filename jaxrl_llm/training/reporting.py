@@ -15,6 +15,8 @@ from jaxrl_llm.training import gap
 from jaxrl_llm.training import journal as journal_lib
 from jaxrl_llm.training import minibatch as minibatch_lib
 from jaxrl_llm.training import prepare
+from jaxrl_llm.training import probe
+from jaxrl_llm.training import recorded as recorded_lib
 from jaxrl_llm.training import rounds
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
@@ -61,10 +63,10 @@ def write_batch(
   values = rounds.batch_numbers(work, state.position, trainer.settings)
   values |= trainer.controls
   terms = prepared.of(work.index.record_ids[batch.positions])
-  rollouts = [work.records[int(n)] for n in batch.positions]
+  recorded = recorded_lib.read(work.records, batch.positions)
   if "proximal_logprobs" in terms:
     found = agreement.report(
-        rollouts,
+        recorded,
         terms["proximal_logprobs"],
         stale=bool(work.stale_mask[batch.positions].any())
         or not state.position.begins_round,
@@ -74,25 +76,35 @@ def write_batch(
     if state.position.begins_round:
       journal.bar.say(found.lines())
     if state.position.begins_round and state.position.round == 0:
-      split = gap.explain(
-          trainer.policy,
-          state.params,
-          rollouts,
-          terms["proximal_logprobs"],
-          trainer.mesh,
-      )
+      split = _explain(trainer, state, work, batch, terms)
       values |= split.numbers()
       journal.bar.say(split.lines())
   if "returns" in terms:
     values["critic/explained_variance"] = critic_learning.explained_variance(
-        rollouts, terms["proximal_values"], _worth(trainer, rollouts, terms)
+        recorded.response_masks,
+        terms["proximal_values"],
+        _worth(trainer, work.index.at(batch.positions), terms),
     )
   if trainer.curation is not None:
-    values |= curate.numbers(trainer.curation, rollouts, terms)
+    values |= curate.numbers(
+        trainer.curation, recorded.trained_masks, terms
+    )
   journal.write(state.steps + 1, "batch", values)
 
 
-def _worth(trainer, rollouts, terms) -> Sequence[np.ndarray]:
+def _explain(trainer, state, work, batch, terms) -> gap.Gap:
+  """Splits the step-0 gap; every host reads the few records."""
+  chosen = probe.choose(work.index.at(batch.positions))
+  return gap.explain(
+      trainer.policy,
+      state.params,
+      work.records.at(batch.positions[chosen]),
+      [terms["proximal_logprobs"][number] for number in chosen],
+      trainer.mesh,
+  )
+
+
+def _worth(trainer, index, terms) -> Sequence[np.ndarray]:
   """Returns what a perfect critic says of each token, an [R] per record.
 
   Of Q(s, y) that is the response's reward, exact where objective.discount is 1
@@ -100,7 +112,8 @@ def _worth(trainer, rollouts, terms) -> Sequence[np.ndarray]:
   """
   if trainer.needs.critic == "state":
     return terms["returns"]
-  return [np.full(r.response_tokens.size, r.reward) for r in rollouts]
+  rewards = index.rewards.tolist()
+  return [np.full(n, x) for n, x in zip(index.response_lengths, rewards)]
 
 
 def write_feedback(
@@ -109,7 +122,8 @@ def write_feedback(
     workdir: pathlib.Path,
     position: state_lib.Position,
 ) -> None:
-  """Writes the round's feedback from what was prepared."""
+  """Writes the round's feedback from what was prepared; all hosts call."""
+  outcomes = feedback.outcomes(work)
   if jax.process_index() != 0:
     return
   advantages: dict[int, float] = {}
@@ -127,6 +141,7 @@ def write_feedback(
   feedback.write(
       feedback.path_of(workdir, position.round),
       work,
+      outcomes,
       advantages,
       position.round,
       None if trainer.curation is None else frozenset(survivors),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
 
+import jax
 import numpy as np
 
 from jaxrl_llm.data import index as indices
@@ -155,6 +156,8 @@ def open_round(
   """
   opened, index = opening.open_folders(folders, tokenizer_fingerprint)
   refusals.missing_topk(opened, spec)
+  if jax.process_count() > 1:
+    refusals.mixed_topk(opened)
   refusals.groups_of_one(index, spec)
   refusals.unfinished(index, spec)
   compares = objective.requirements(spec).group_baseline

@@ -47,6 +47,8 @@ def score(
 ) -> Iterator[Scored]:
   """Scores every record that training would take, batch by batch.
 
+  Every host reads and yields all of them.
+
   Args:
     policy: the network.
     state: whose parameters score; its optimizer preconditions if asked.

@@ -11,6 +11,7 @@ from jaxrl_llm import types
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
 from jaxrl_llm.data import reading
+from jaxrl_llm.models import sharding as sharding_lib
 
 PyTree = types.PyTree
 
@@ -31,7 +32,8 @@ class Shape:
 def place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
   """Puts numpy arrays with rows on axis 0 onto the devices.
 
-  Every host holds the whole arrays and hands over only its own rows.
+  A host hands over only its own rows (`own_rows`); the others of its arrays
+  may be empty.
   """
 
   def put(array):
@@ -41,6 +43,89 @@ def place(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
     )
 
   return jax.tree.map(put, tree)
+
+
+def own_rows(
+    count: int, shape: Shape, sharding: jax.sharding.Sharding
+) -> np.ndarray:
+  """Returns bool [count]: rows of micro-batches that this host's devices hold.
+
+  Args:
+    count: rows, one micro-batch after another.
+    shape: of a micro-batch.
+    sharding: of its rows.
+  """
+  places = sharding.addressable_devices_indices_map((shape.rows, shape.tokens))
+  mask = np.zeros(shape.rows, bool)
+  for rows, *_ in places.values():
+    mask[rows] = True
+  return np.resize(mask, count)
+
+
+def own_members(
+    rows: Sequence[Sequence[int]],
+    shape: Shape,
+    sharding: jax.sharding.Sharding,
+) -> frozenset[int]:
+  """Returns the records that this host has to read: those in its own rows.
+
+  Where none lies in those, it is the first of all: what arrays a batch has is
+  told by any record.
+
+  Args:
+    rows: numbers of records by row.
+    shape: of a micro-batch.
+    sharding: of its rows.
+  """
+  mask = own_rows(len(rows), shape, sharding)
+  own = [member for row, held in zip(rows, mask) if held for member in row]
+  return frozenset(own or rows[0][:1])
+
+
+def places_of_whole(mesh: jax.sharding.Mesh) -> jax.sharding.Sharding | None:
+  """Returns out_shardings of a function that `over_whole` calls."""
+  rows = sharding_lib.rows(mesh)
+  return None if rows.is_fully_addressable else rows
+
+
+def over_whole(
+    function: Callable[[types.Terms], PyTree],
+    terms: types.Terms,
+    shape: Shape,
+    sharding: jax.sharding.Sharding,
+) -> PyTree:
+  """Computes numbers per token over all micro-batches of a mini-batch.
+
+  On one host by one device. On several over all, the rows spread as those of a
+  micro-batch are, so that each host brings and gets its own alone.
+
+  Args:
+    function: terms -> arrays [M · B, T], of whichever order of the rows;
+      jitted with `places_of_whole`.
+    terms: numpy [M · B, T].
+    shape: of a micro-batch, B rows of T.
+    sharding: of its rows.
+
+  Returns:
+    Numpy arrays [M · B, T]; 0 in rows of other hosts.
+  """
+  if sharding.is_fully_addressable:
+    return jax.device_get(function(terms))
+
+  def turn(array, first):
+    # Row b of all micro-batches side by side, or one micro-batch's rows.
+    parts = array.reshape(first, -1, *array.shape[1:])
+    return parts.swapaxes(0, 1).reshape(array.shape)
+
+  def own(array):
+    found = np.zeros(array.shape, array.dtype)
+    for part in array.addressable_shards:
+      found[part.index] = part.data
+    return turn(found, shape.rows)
+
+  count = len(terms.mask) // shape.rows
+  turned = jax.tree.map(lambda array: turn(array, count), terms)
+  return jax.tree.map(own, function(place(turned, sharding)))
 
 
 def over_records(
@@ -53,6 +138,8 @@ def over_records(
     prepared: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, list[np.ndarray]]:
   """Scores records packed into micro-batches, and unpacks what comes back.
+
+  A host reads the records of its own rows; what comes back is of all.
 
   Args:
     score: placed batch -> arrays [B, T] or [B, T, K] by name.
@@ -68,16 +155,12 @@ def over_records(
     By name, for each of the N records its response's [R] or [R, K], with 0
     outside the trained tokens.
   """
-  rows = packing.pack(
-      index.lengths[positions],
-      index.response_lengths[positions],
-      index.prompt_fingerprints[positions],
-      shape.tokens,
-  )
+  chosen = index.at(positions)
   return over_rows(
       score,
       lambda member: records[int(positions[member])],
-      rows,
+      chosen,
+      packing.pack_indexed(chosen, shape.tokens),
       shape,
       sharding,
       prepared,
@@ -87,6 +170,7 @@ def over_records(
 def over_rows(
     score: Callable[[types.Batch], dict[str, jax.Array]],
     read: Callable[[int], types.Rollout],
+    index: indices.Index,
     rows: Sequence[Sequence[int]],
     shape: Shape,
     sharding: jax.sharding.Sharding,
@@ -97,6 +181,7 @@ def over_rows(
   Args:
     score: as there.
     read: record by its number.
+    index: of the N records.
     rows: numbers of records by row; each of 0 to N - 1 once.
     shape: as there.
     sharding: as there.
@@ -107,8 +192,9 @@ def over_rows(
   for start in range(0, len(rows), shape.rows):
     chosen = rows[start : start + shape.rows]
     members = [member for row in chosen for member in row]
-    rollouts = [read(member) for member in members]
-    local = _renumber(chosen)
+    own = own_members(chosen, shape, sharding)
+    rollouts = [read(member) if member in own else None for member in members]
+    local, known = _renumber(chosen), index.at(members)
     batch = packing.assemble(
         rollouts,
         local,
@@ -118,26 +204,27 @@ def over_rows(
             name: [values[member] for member in members]
             for name, values in (prepared or {}).items()
         },
+        index=known,
     )
     scored = jax.device_get(score(place(batch, sharding)))
     for name, values in scored.items():
       into = results.setdefault(name, [None] * count)
-      for member, found in zip(members, responses(values, rollouts, local)):
+      for member, found in zip(members, responses(values, known, local)):
         into[member] = found
   return results
 
 
 def responses(
     values: np.ndarray,
-    rollouts: Sequence[types.Rollout],
+    index: indices.Index,
     rows: Sequence[Sequence[int]],
 ) -> list[np.ndarray]:
-  """Takes packed rows apart: the response's part of each rollout, in order."""
-  found = [None] * len(rollouts)
+  """Takes packed rows apart: the response's part of each record, in order."""
+  found = [None] * len(index)
   for row, members in enumerate(rows):
-    for segment in packing.segments(rollouts, members):
-      if segment.record is not None:
-        size = rollouts[segment.record].response_tokens.size
+    for segment in packing.segments(index, members):
+      if segment.responds:
+        size = index.response_lengths[segment.record]
         part = slice(segment.stop - size, segment.stop)
         found[segment.record] = np.asarray(values[row, part])
   return found
@@ -145,22 +232,22 @@ def responses(
 
 def lay_out(
     values: Sequence[np.ndarray],
-    rollouts: Sequence[types.Rollout],
+    index: indices.Index,
     rows: Sequence[Sequence[int]],
     shape: tuple[int, int],
 ) -> np.ndarray:
-  """Undoes `responses`: puts an [R] per rollout into packed rows.
+  """Undoes `responses`: puts an [R] per record into packed rows.
 
   Args:
-    values: one [R] per rollout.
-    rollouts: of the rows.
+    values: one [R] per record.
+    index: of the records.
     rows: as in `responses`.
     shape: of the result [B, T], 0 outside the responses.
   """
   result = np.zeros(shape, np.asarray(values[0]).dtype)
   for row, members in enumerate(rows):
-    for segment in packing.segments(rollouts, members):
-      if segment.record is not None:
+    for segment in packing.segments(index, members):
+      if segment.responds:
         found = values[segment.record]
         part = slice(segment.stop - len(found), segment.stop)
         result[row, part] = found

@@ -18,6 +18,7 @@ from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import optimizer as optimizer_lib
+from jaxrl_llm.training import scoring
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
 
@@ -187,7 +188,9 @@ def build(
       advantages=jax.jit(functools.partial(objective.advantages, spec)),
       score=jax.jit(score, static_argnums=2, out_shardings=everywhere),
       denominators=jax.jit(
-          functools.partial(objective.denominators, spec), static_argnums=1
+          functools.partial(objective.denominators, spec),
+          static_argnums=1,
+          out_shardings=scoring.places_of_whole(mesh),
       ),
       start_sums=jax.jit(start_sums, out_shardings=everywhere),
       add_sums=jax.jit(add_sums, donate_argnums=1, out_shardings=everywhere),

@@ -1,4 +1,7 @@
-"""The file of what was prepared for a rollout batch, keyed by record id."""
+"""The file of what was prepared for a rollout batch, keyed by record id.
+
+Process 0 writes it; every host holds it whole.
+"""
 
 from collections.abc import Mapping, Sequence
 import dataclasses

@@ -80,6 +80,14 @@ class Trainer:
     """Where the rows of a micro-batch lie."""
     return sharding_lib.rows(self.mesh)
 
+  @property
+  def read_rows(self) -> jax.sharding.Sharding | None:
+    """Of a mini-batch whose records a host reads those in its own rows.
+
+    None where it reads all: a curation cuts by what every record says.
+    """
+    return self.rows if self.curation is None else None
+
 
 def build(
     policy: policy_lib.Policy,

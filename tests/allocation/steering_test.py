@@ -68,7 +68,8 @@ def feed_back(job, state, workdir) -> None:
       fingerprint=lambda: "",
   )
   sizes = dict.fromkeys(work.index.record_ids.tolist(), 1.0)
-  feedback.write(feedback.path_of(workdir, number), work, sizes, number)
+  path, known = feedback.path_of(workdir, number), feedback.outcomes(work)
+  feedback.write(path, work, known, sizes, number)
 
 
 def seen(records, ids) -> interface.Outcomes:

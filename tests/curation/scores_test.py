@@ -15,6 +15,7 @@ import scored
 import tiny_run
 
 from jaxrl_llm.curation import influence
+from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import attribution
@@ -159,8 +160,9 @@ def test_lay_out_undoes_responses():
   values = [
       n + np.arange(r.response_tokens.size) / 16 for n, r in enumerate(rollouts)
   ]
-  laid = scoring.lay_out(values, rollouts, rows, (len(rows), 32))
-  found = scoring.responses(laid, rollouts, rows)
+  index = indices.Index.of(rollouts)
+  laid = scoring.lay_out(values, index, rows, (len(rows), 32))
+  found = scoring.responses(laid, index, rows)
   for left, right in zip(found, values, strict=True):
     np.testing.assert_array_equal(left, right)
 

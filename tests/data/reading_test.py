@@ -31,7 +31,7 @@ def test_positions_count_through_the_folders(records, rollout):
 def test_reading_resumes_at_a_minibatch(records, first):
   """The first mini-batch after a resume is the next one."""
   cut = [np.array(part) for part in ([3, 11, 0], [5], [6, 1], [2, 4])]
-  found = list(reading.read_ahead(records, cut, first))
+  found = list(reading.read_ahead(records.at, cut, first))
   ids = [[rollout.record_id for rollout in part] for part in found]
   assert ids == [
       [records[position].record_id for position in part]

@@ -7,6 +7,7 @@ import pytest
 import tiny_run
 
 from jaxrl_llm.training import agreement
+from jaxrl_llm.training import recorded
 
 RESPONSE = 15
 
@@ -22,7 +23,7 @@ def make(gaps, masked=()):
       behavior_logprobs=np.full(RESPONSE, -1.5, np.float32),
       log_kept_mass=np.full(RESPONSE, -0.5, np.float32),
   )
-  return [rollout], [-2.0 + np.asarray(gaps, np.float64)]
+  return recorded.read([rollout], [0]), [-2.0 + np.asarray(gaps, np.float64)]
 
 
 def report(gaps, stale=False, dtype="float32", **kwargs):

@@ -279,9 +279,9 @@ def test_finished_only_learns_from_whole_responses(tmp_path, monkeypatch):
   seen = []
   pieces = critic_learning._pieces
 
-  def watch(critic, rollouts, terms):
-    seen.extend(rollouts)
-    return pieces(critic, rollouts, terms)
+  def watch(critic, rows, terms):
+    seen.extend(rows.rollouts)
+    return pieces(critic, rows, terms)
 
   monkeypatch.setattr(critic_learning, "_pieces", watch)
   train(folder, tmp_path / "run", make(spec))

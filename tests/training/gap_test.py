@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny_run
 
+from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
 from jaxrl_llm.training import gap
 from jaxrl_llm.training import probe
@@ -175,7 +176,7 @@ def test_a_step_between_two_updates_is_the_weights(rollouts):
 def test_rounding_to_bfloat16(rollouts):
   """The sampler was exact; trainer and records differ by rounding alone."""
   records = rollouts
-  first = probe.choose(records)
+  first = probe.choose(indices.Index.of(records))
   rows = probe.Probe.of(
       ROUNDED, weights(), records, [r.behavior_logprobs for r in records], MESH
   )
@@ -236,6 +237,7 @@ def test_logprobs_of_a_neighbour(rollouts, step, side):
 
 
 def test_few_records_of_one_length_are_chosen(rollouts):
-  chosen = [rollouts[number] for number in probe.choose(rollouts)]
+  numbers = probe.choose(indices.Index.of(rollouts))
+  chosen = [rollouts[number] for number in numbers]
   sizes = {r.prompt_tokens.size + r.response_tokens.size for r in chosen}
   assert len(sizes) == 1 and 1 <= len(chosen) <= 4

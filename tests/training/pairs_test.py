@@ -13,6 +13,7 @@ import pytest
 import tiny_run
 
 from jaxrl_llm import types
+from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import minibatch
@@ -109,7 +110,7 @@ def test_what_is_read_of_each_sequence():
   """Ten records of groups of 4, 4 and 2, filled up to 16."""
   rollouts, terms = _records()
   scores = {"advantages": terms["advantages"][:10]}
-  found = pairs.by_sequence(rollouts[:10], scores)
+  found = pairs.by_sequence(indices.Index.of(rollouts[:10]), scores)
   groups = found["sequence_groups"]
   assert groups.shape == found["sequence_scores"].shape == (16,)
   assert [len(set(groups[n : n + 4])) for n in (0, 4)] == [1, 1]

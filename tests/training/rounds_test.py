@@ -8,6 +8,7 @@ import pytest
 import tiny_run
 
 from jaxrl_llm.curation import methods
+from jaxrl_llm.data import index as indices
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import prepare
@@ -180,7 +181,8 @@ def test_rows_come_back_to_their_records():
       want[member] = np.arange(size) + 100 * member
       values[row, start : start + size] = want[member]
       start += size
-  found = scoring.responses(values, ROLLOUTS[:3], rows)
+  index = indices.Index.of(ROLLOUTS[:3])
+  found = scoring.responses(values, index, rows)
   for member in range(3):
     np.testing.assert_array_equal(found[member], want[member])
 

@@ -1,10 +1,16 @@
 """Two processes of `jax.distributed` are one job: killed, resumed, verified."""
 
+import dataclasses
+import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
+
+import numpy as np
+import pytest
 
 from jaxrl_llm import __main__ as door
 from jaxrl_llm.data import shards
@@ -28,6 +34,7 @@ SMALL = [
     "--config.generation.slots=4",
     "--config.train.groups_per_minibatch=2",
     "--config.train.rows_per_microbatch=2",
+    "--config.train.tokens_per_row=200",
     "--config.train.checkpoint_every=1",
     "--config.train.keep_uniform_groups=True",
     # A gradient although random weights earn no reward.
@@ -62,15 +69,17 @@ def by_open_mpi(host: int, port: int) -> tuple[list[str], dict[str, str]]:
   }
 
 
-def start(workdir, told, signal="SIGKILL", count=0) -> list[subprocess.Popen]:
-  """Starts both hosts of a run; the second may get a signal in an update."""
+def start(
+    workdir, told, signal="SIGKILL", count=0, verb="run", flags=()
+) -> list[subprocess.Popen]:
+  """Starts both hosts of a job; the second may get a signal in an update."""
   port, started = free_port(), []
   for host in range(2):
     words, environment = told(host, port)
     started.append(
         subprocess.Popen(
             [sys.executable, HERE / "one_host.py", signal,
-             str(host * count), "run", *SMALL, *words,
+             str(host * count), verb, *SMALL, *words, *flags,
              f"--workdir={workdir}"],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
@@ -88,9 +97,101 @@ def finish(started: list[subprocess.Popen], code: int = 0) -> list[str]:
   return printed
 
 
-def test_two_hosts_are_killed_and_resume_to_the_bit(tmp_path, capsys):
-  whole, killed = tmp_path / "whole", tmp_path / "killed"
-  first, second = finish(start(whole, by_flags))
+@pytest.fixture(name="run", scope="module")
+def _run(tmp_path_factory) -> tuple[pathlib.Path, list[str]]:
+  """A run of two hosts, and what each printed."""
+  workdir = tmp_path_factory.mktemp("whole")
+  return workdir, finish(start(workdir, by_flags))
+
+
+@pytest.fixture(name="graded", scope="module")
+def _graded(run, tmp_path_factory) -> pathlib.Path:
+  """The run's shards with rewards and a masked token, that it has none of."""
+  parent = tmp_path_factory.mktemp("graded")
+  for path in sorted((run[0] / "rollouts/round_00000").iterdir()):
+    folder = shards.open_folder(path)
+    writer = shards.ShardWriter(parent / path.name, folder.metadata, 1)
+    rollouts = []
+    for n in range(len(folder)):
+      mask = folder[n].response_mask.copy()
+      mask[n // 2 :] = False
+      mask[0] = True
+      rollouts.append(
+          dataclasses.replace(
+              folder[n], reward=float(n % 3 == 0), response_mask=mask
+          )
+      )
+    writer.write(0, rollouts)
+    writer.finish()
+  return parent
+
+
+def compare(two: pathlib.Path, one: pathlib.Path) -> None:
+  """Expects of two hosts what one has learned and said, to rounding."""
+  for ours, theirs in zip(
+      run_test.params_of(two), run_test.params_of(one), strict=True
+  ):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  updates = [
+      [x for x in metrics.read(path / "metrics.jsonl") if x["kind"] == "update"]
+      for path in (two, one)
+  ]
+  assert len(updates[0]) == 4
+  for name in ("grad_norm", "loss", "tokens", "row_tokens", "fill", "reward"):
+    ours, theirs = ([x[name] for x in said] for said in updates)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+  said = [path / "feedback/round_0000.json" for path in (two, one)]
+  assert said[0].read_text() == said[1].read_text()
+
+
+def test_a_host_reads_its_part_and_all_learn_the_same(graded, tmp_path):
+  """Each of 16 records by one host, and by its half of the rows in training."""
+  # Adam makes whole steps of gradients that are rounding.
+  flags = ["--config.train.learning_rate=1e-3",
+           f"--config.train.rollouts={graded}"]
+  printed = finish(start(tmp_path / "two", by_flags, verb="train", flags=flags))
+  reads = [
+      json.loads(text[text.rindex("READ ") + 5 :]) for text in printed
+  ]
+  everything = sorted(f"host_00{host}/{n}" for host in (0, 1) for n in range(8))
+  # The index; rows that are scored; recorded log-probs at the beginning and
+  # what became of them at the end; two epochs. A row holds one of four groups.
+  for module, passes in {
+      "opening": 1, "scoring": 1, "recorded": 2, "packed": 2
+  }.items():
+    first, second = (said[module] for said in reads)
+    assert len(first) == len(second) == 8 * passes, module
+    assert sorted(first + second) == sorted(passes * everything), module
+  for said in reads:
+    # The step-0 report explains itself by the same few records on both.
+    assert said.keys() == {
+        "opening", "scoring", "recorded", "packed", "reporting"
+    }
+    assert said["reporting"] == reads[0]["reporting"]
+    assert 0 < len(said["reporting"]) <= 4
+  alone = [*SMALL, "--config.mesh=fsdp=1", *flags]
+  assert door.main(["train", *alone, f"--workdir={tmp_path / 'one'}"]) == 0
+  compare(tmp_path / "two", tmp_path / "one")
+
+
+def test_damage_that_one_host_finds_stops_both(graded, tmp_path):
+  """A byte of the second folder's shard, whose checksum the second makes."""
+  shutil.copytree(graded, tmp_path / "damaged")
+  (shard,) = (tmp_path / "damaged/host_001").glob("*.array_record-*")
+  content = bytearray(shard.read_bytes())
+  content[len(content) // 2] ^= 1
+  shard.write_bytes(content)
+  flags = [f"--config.train.rollouts={shard.parents[1]}"]
+  started = start(tmp_path / "run", by_flags, verb="train", flags=flags)
+  printed = finish(started, door.USER_ERROR)
+  for text in printed:
+    (line,) = [x for x in text.splitlines() if "error: " in x]
+    problem = f"error: {shard}: its checksum is not the manifest's"
+    assert line.startswith(f"jaxrl_llm train: {problem}"), text
+
+
+def test_two_hosts_are_killed_and_resume_to_the_bit(run, tmp_path, capsys):
+  (whole, (first, second)), killed = run, tmp_path / "killed"
   assert "gain" in first and "gain" not in second
   updates = metrics.read(whole / "metrics.jsonl")
   norms = [x["grad_norm"] for x in updates if x["kind"] == "update"]
