@@ -207,8 +207,8 @@ def complete(
   return dataclasses.replace(batch, terms=terms)
 
 
-def _denominators(trainer, batch, weigh_all):
-  """Returns per-token weights [B, T] by term, numpy."""
+def _denominators(trainer, batch, weigh_all, everywhere=False):
+  """Returns per-token weights [B, T] by term, numpy; see over_whole."""
   controls = _controls(trainer)
 
   def function(terms):
@@ -216,7 +216,7 @@ def _denominators(trainer, batch, weigh_all):
     return trainer.steps.denominators(terms, weigh_all)
 
   return scoring.over_whole(
-      function, batch.terms, trainer.shape, trainer.rows
+      function, batch.terms, trainer.shape, trainer.rows, everywhere
   )
 
 
@@ -230,9 +230,11 @@ def _original_weights(
   By term, an [R] per record; divided by what the whole mini-batch holds.
   """
   batch = _with_topk(whole.assemble(terms), trainer)
+  # What is left of a record may come to lie in rows of another host.
+  weights = _denominators(trainer, batch, True, everywhere=True)
   found = {
       name: scoring.responses(values, whole.index, whole.rows)
-      for name, values in _denominators(trainer, batch, True).items()
+      for name, values in weights.items()
   }
   if trainer.curation.denominator == episodes_lib.QUESTION:
     means = curate.question_means(whole.rollouts)

@@ -11,6 +11,7 @@ from jaxrl_llm import types
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
 from jaxrl_llm.data import reading
+from jaxrl_llm.models import placement
 from jaxrl_llm.models import sharding as sharding_lib
 
 PyTree = types.PyTree
@@ -93,11 +94,12 @@ def over_whole(
     terms: types.Terms,
     shape: Shape,
     sharding: jax.sharding.Sharding,
+    everywhere: bool = False,
 ) -> PyTree:
   """Computes numbers per token over all micro-batches of a mini-batch.
 
   On one host by one device. On several over all, the rows spread as those of a
-  micro-batch are, so that each host brings and gets its own alone.
+  micro-batch are: each host brings its own alone.
 
   Args:
     function: terms -> arrays [M · B, T], of whichever order of the rows;
@@ -105,9 +107,10 @@ def over_whole(
     terms: numpy [M · B, T].
     shape: of a micro-batch, B rows of T.
     sharding: of its rows.
+    everywhere: whether every host gets all rows.
 
   Returns:
-    Numpy arrays [M · B, T]; 0 in rows of other hosts.
+    Numpy arrays [M · B, T]; 0 in rows of other hosts, unless asked for.
   """
   if sharding.is_fully_addressable:
     return jax.device_get(function(terms))
@@ -117,7 +120,9 @@ def over_whole(
     parts = array.reshape(first, -1, *array.shape[1:])
     return parts.swapaxes(0, 1).reshape(array.shape)
 
-  def own(array):
+  def fetch(array):
+    if everywhere:
+      return turn(placement.whole(array), shape.rows)
     found = np.zeros(array.shape, array.dtype)
     for part in array.addressable_shards:
       found[part.index] = part.data
@@ -125,7 +130,7 @@ def over_whole(
 
   count = len(terms.mask) // shape.rows
   turned = jax.tree.map(lambda array: turn(array, count), terms)
-  return jax.tree.map(own, function(place(turned, sharding)))
+  return jax.tree.map(fetch, function(place(turned, sharding)))
 
 
 def over_records(

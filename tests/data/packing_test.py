@@ -5,10 +5,12 @@ import itertools
 
 import hypothesis as hp
 from hypothesis import strategies as st
+import jax
 import numpy as np
 import pytest
 
 from jaxrl_llm import types
+from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
 
 
@@ -57,6 +59,22 @@ def test_responses_to_one_prompt_share_it_by_hand():
   """
   rows = packing.pack([7] * 6, [2] * 6, [3, 3, 9, 3, 3, 3], 16)
   assert rows == [[0, 1, 3, 4], [5, 2]]
+
+
+def test_records_that_were_not_read_leave_their_places_empty(rollout):
+  """What an index knows of them is enough for the rest to stay in place."""
+  rollouts = [rollout(number, group_id=9 - number // 2) for number in range(4)]
+  rows = [[3], [0, 1], [2]]
+  whole = _assemble(rollouts, rows, rows_per_microbatch=3)
+  part = _assemble(
+      [None, None, *rollouts[2:]], rows, rows_per_microbatch=3,
+      index=indices.Index.of(rollouts),
+  )
+  empty = _assemble(rollouts, [[3], [], [2]], rows_per_microbatch=3)
+  trees = map(jax.tree.leaves, (part, whole, empty))
+  for found, full, blank in zip(*trees, strict=True):
+    np.testing.assert_array_equal(found[[0, 2]], full[[0, 2]])
+    np.testing.assert_array_equal(found[1], blank[1])
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(8, 8), (7, 8), (9, 16)])

@@ -126,6 +126,24 @@ def _graded(run, tmp_path_factory) -> pathlib.Path:
   return parent
 
 
+def train_twice(rollouts, tmp_path, *flags) -> list[str]:
+  """Trains by two hosts and by one, alike; returns what each of two printed."""
+  flags = [
+      f"--config.train.rollouts={rollouts}",
+      # An update is two micro-batches of two rows.
+      "--config.train.groups_per_minibatch=4",
+      # Adam makes whole steps of gradients that are rounding.
+      "--config.train.learning_rate=1e-3",
+      *flags,
+  ]
+  two, one = tmp_path / "two", tmp_path / "one"
+  printed = finish(start(two, by_flags, verb="train", flags=flags))
+  flags = [*SMALL, "--config.mesh=fsdp=1", *flags, f"--workdir={one}"]
+  assert door.main(["train", *flags]) == 0
+  compare(two, one)
+  return printed
+
+
 def compare(two: pathlib.Path, one: pathlib.Path) -> None:
   """Expects of two hosts what one has learned and said, to rounding."""
   for ours, theirs in zip(
@@ -136,7 +154,7 @@ def compare(two: pathlib.Path, one: pathlib.Path) -> None:
       [x for x in metrics.read(path / "metrics.jsonl") if x["kind"] == "update"]
       for path in (two, one)
   ]
-  assert len(updates[0]) == 4
+  assert [x["microbatches"] for x in updates[0]] == [2, 2]
   for name in ("grad_norm", "loss", "tokens", "row_tokens", "fill", "reward"):
     ours, theirs = ([x[name] for x in said] for said in updates)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -146,10 +164,7 @@ def compare(two: pathlib.Path, one: pathlib.Path) -> None:
 
 def test_a_host_reads_its_part_and_all_learn_the_same(graded, tmp_path):
   """Each of 16 records by one host, and by its half of the rows in training."""
-  # Adam makes whole steps of gradients that are rounding.
-  flags = ["--config.train.learning_rate=1e-3",
-           f"--config.train.rollouts={graded}"]
-  printed = finish(start(tmp_path / "two", by_flags, verb="train", flags=flags))
+  printed = train_twice(graded, tmp_path)
   reads = [
       json.loads(text[text.rindex("READ ") + 5 :]) for text in printed
   ]
@@ -169,9 +184,14 @@ def test_a_host_reads_its_part_and_all_learn_the_same(graded, tmp_path):
     }
     assert said["reporting"] == reads[0]["reporting"]
     assert 0 < len(said["reporting"]) <= 4
-  alone = [*SMALL, "--config.mesh=fsdp=1", *flags]
-  assert door.main(["train", *alone, f"--workdir={tmp_path / 'one'}"]) == 0
-  compare(tmp_path / "two", tmp_path / "one")
+
+
+def test_curated_records_change_hosts(graded, tmp_path):
+  """Rows are packed anew behind a curation, and weights go with the records."""
+  train_twice(graded, tmp_path, "--config.curation.name=dppo_pruning")
+  updates = metrics.read(tmp_path / "two/metrics.jsonl")
+  kept = [x["curation/survivors"] for x in updates if x["kind"] == "update"]
+  assert kept and max(kept) < 16
 
 
 def test_damage_that_one_host_finds_stops_both(graded, tmp_path):
