@@ -132,8 +132,8 @@ def train_twice(rollouts, tmp_path, *flags) -> list[str]:
       f"--config.train.rollouts={rollouts}",
       # An update is two micro-batches of two rows.
       "--config.train.groups_per_minibatch=4",
-      # Adam makes whole steps of gradients that are rounding.
-      "--config.train.learning_rate=1e-3",
+      # Else Adam makes whole steps of gradients that are rounding.
+      "--config.train.epsilon=1e-3",
       *flags,
   ]
   two, one = tmp_path / "two", tmp_path / "one"
