@@ -42,6 +42,8 @@ def outcomes(round_: rounds.Round) -> dict[int, Outcome]:
   All hosts call; each reads a part of the records.
   """
   sampled = np.flatnonzero(~round_.index.baseline_mask)
+  if not sampled.size:
+    return {}
   found = recorded.gather(round_.records, sampled, _outcome)
   parts = zip(found["correct"], found["gradient"], found["mean_logprobs"])
   return {

@@ -130,8 +130,6 @@ def train_twice(rollouts, tmp_path, *flags) -> list[str]:
   """Trains by two hosts and by one, alike; returns what each of two printed."""
   flags = [
       f"--config.train.rollouts={rollouts}",
-      # An update is two micro-batches of two rows.
-      "--config.train.groups_per_minibatch=4",
       # Else Adam makes whole steps of gradients that are rounding.
       "--config.train.epsilon=1e-3",
       *flags,
@@ -144,17 +142,18 @@ def train_twice(rollouts, tmp_path, *flags) -> list[str]:
   return printed
 
 
+def updates_of(workdir: pathlib.Path) -> list[dict]:
+  lines = metrics.read(workdir / "metrics.jsonl")
+  return [line for line in lines if line["kind"] == "update"]
+
+
 def compare(two: pathlib.Path, one: pathlib.Path) -> None:
   """Expects of two hosts what one has learned and said, to rounding."""
   for ours, theirs in zip(
       run_test.params_of(two), run_test.params_of(one), strict=True
   ):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-  updates = [
-      [x for x in metrics.read(path / "metrics.jsonl") if x["kind"] == "update"]
-      for path in (two, one)
-  ]
-  assert [x["microbatches"] for x in updates[0]] == [2, 2]
+  updates = updates_of(two), updates_of(one)
   for name in ("grad_norm", "loss", "tokens", "row_tokens", "fill", "reward"):
     ours, theirs = ([x[name] for x in said] for said in updates)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -164,7 +163,10 @@ def compare(two: pathlib.Path, one: pathlib.Path) -> None:
 
 def test_a_host_reads_its_part_and_all_learn_the_same(graded, tmp_path):
   """Each of 16 records by one host, and by its half of the rows in training."""
-  printed = train_twice(graded, tmp_path)
+  flag = "--config.train.groups_per_minibatch=4"
+  printed = train_twice(graded, tmp_path, flag)
+  updates = updates_of(tmp_path / "two")
+  assert [x["microbatches"] for x in updates] == [2, 2]
   reads = [
       json.loads(text[text.rindex("READ ") + 5 :]) for text in printed
   ]
@@ -189,9 +191,11 @@ def test_a_host_reads_its_part_and_all_learn_the_same(graded, tmp_path):
 def test_curated_records_change_hosts(graded, tmp_path):
   """Rows are packed anew behind a curation, and weights go with the records."""
   train_twice(graded, tmp_path, "--config.curation.name=dppo_pruning")
-  updates = metrics.read(tmp_path / "two/metrics.jsonl")
-  kept = [x["curation/survivors"] for x in updates if x["kind"] == "update"]
-  assert kept and max(kept) < 16
+  found = [
+      (x["curation/survivors"], x["grad_norm"])
+      for x in updates_of(tmp_path / "two")
+  ]
+  assert len(found) == 4 and min(found)[0] < 8 and all(x for _, x in found)
 
 
 def test_damage_that_one_host_finds_stops_both(graded, tmp_path):
