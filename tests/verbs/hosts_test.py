@@ -189,13 +189,20 @@ def test_a_host_reads_its_part_and_all_learn_the_same(graded, tmp_path):
 
 
 def test_curated_records_change_hosts(graded, tmp_path):
-  """Rows are packed anew behind a curation, and weights go with the records."""
-  train_twice(graded, tmp_path, "--config.curation.name=dppo_pruning")
-  found = [
-      (x["curation/survivors"], x["grad_norm"])
-      for x in updates_of(tmp_path / "two")
-  ]
-  assert len(found) == 4 and min(found)[0] < 8 and all(x for _, x in found)
+  """Rows are packed anew behind a curation, and weights go with the records.
+
+  Of each four, two are right, and all |A| are 0.87, or one, and the others'
+  0.5 is below the threshold: 2 · 4 + 2 · 1 are left in each epoch.
+  """
+  train_twice(
+      graded,
+      tmp_path,
+      "--config.curation.name=cppo_completion",
+      "--config.curation.prune_threshold=0.6",
+  )
+  updates = updates_of(tmp_path / "two")
+  assert len(updates) == 4 and all(x["grad_norm"] for x in updates)
+  assert sum(x["curation/survivors"] for x in updates) == 20
 
 
 def test_damage_that_one_host_finds_stops_both(graded, tmp_path):
