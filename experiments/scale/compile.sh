@@ -35,7 +35,7 @@ while read -r name config topology mesh rows programs model; do
   code=0
   timeout 3600 "$PYTHON" -m jaxrl_llm compile \
     --config="configs/slices/$config.py" \
-    --config.compile.topology="$topology" --config.mesh="$mesh" \
+    --topology="$topology" --config.mesh="$mesh" \
     --config.train.rows_per_microbatch="$rows" \
     --config.compile.programs="$programs" --config.model.preset="$model" \
     > "$report.part" < /dev/null || code=$?

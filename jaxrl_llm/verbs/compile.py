@@ -36,6 +36,7 @@ SECTIONS = (
     "mesh", "model", "sampling", "generation", "objective", "curation",
     "train", "compile",
 )
+SHORT_FLAGS = {"topology": "compile.topology"}
 # Exchanges that are listed of each program.
 _LARGEST = 6
 

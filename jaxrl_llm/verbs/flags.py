@@ -64,6 +64,8 @@ def parse(
   sys.path.append(str(keys.BASE_FILE.parents[1]))
   try:
     rest = values(words)[1:]
+  except absl_flags.UnrecognizedFlagError as error:
+    raise ValueError(_unknown(verb, error)) from error
   except absl_flags.Error as error:
     lines = str(error).strip().splitlines()
     if len(lines) == 1:
@@ -99,6 +101,18 @@ def _spelt_out(verb: str, arguments: list[str]) -> list[str]:
     key = keys_of.get(name.lstrip("-")) if name.startswith("-") else None
     words.append(f"--config.{key}{equals}{value}" if key else word)
   return words
+
+
+def _unknown(verb: str, error: absl_flags.UnrecognizedFlagError) -> str:
+  """Words what to do about a flag that a verb does not have."""
+  for other in manual.VERBS:
+    key = manual.short_flags(other).get(error.flagname)
+    if key:
+      return (
+          f"--{error.flagname}: expected a flag of {verb}, found one of"
+          f" {other}, where it is short for --config.{key}; leave it out."
+      )
+  return str(error)  # Names the nearest flag.
 
 
 def _unset(arguments: list[str]) -> tuple[list[str], list[str]]:

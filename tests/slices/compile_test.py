@@ -18,7 +18,7 @@ needs_compiler = pytest.mark.skipif(
 )
 SMALL = (
     "--config=configs/tiny.py",
-    "--config.compile.topology=v5e:2x2",
+    "--topology=v5e:2x2",
     "--config.mesh=fsdp=2,tensor=2",
 )
 

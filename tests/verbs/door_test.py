@@ -208,6 +208,20 @@ def test_keys_may_come_before_the_file():
     assert config.train.epochs == 7
 
 
+def test_compile_takes_the_slice_by_a_short_flag():
+  for spelling in (["--topology=v5p:2x2x2"], ["--topology", "v5p:2x2x2"]):
+    config, _ = flags.parse("compile", [TINY, *spelling])
+    assert config.compile.topology == "v5p:2x2x2"
+
+
+@pytest.mark.parametrize("verb", sorted(set(manual.VERBS) - {"compile"}))
+def test_no_other_verb_takes_the_slice(verb, capsys):
+  code, text = call(capsys, verb, TINY, "--topology=v5e:2x2")
+  assert code == door.USER_ERROR and text.count("\n") == 1
+  for word in ("--topology", "compile", "--config.compile.topology"):
+    assert word in text
+
+
 def test_key_that_a_config_file_invents_is_named(tmp_path, capsys):
   path = tmp_path / "mine.py"
   path.write_text(
