@@ -238,11 +238,9 @@ def test_key_that_a_config_file_invents_is_named(tmp_path, capsys):
 
 def raised(function) -> Exception:
   """Returns what a call raises."""
-  try:
+  with pytest.raises(Exception) as caught:
     function()
-  except Exception as error:
-    return error
-  raise AssertionError("nothing was raised")
+  return caught.value
 
 
 def test_only_worded_errors_lose_their_traceback():
