@@ -110,25 +110,37 @@ def freeze(params: PyTree, storage: str | jnp.dtype) -> PyTree:
     storage: dtype of the matrices; with int8, embedding and head are
       bfloat16.
   """
+  layers, tied = {}, "head" not in params
+  for name, values in params["layers"].items():
+    layers |= freeze_leaf(name, values, storage, tied)
+  made = {"layers": layers}
+  for name in params.keys() - {"layers"}:
+    made |= freeze_leaf(name, params[name], storage, tied)
+  return made
+
+
+def freeze_leaf(
+    name: str, values: Array, storage: str | jnp.dtype, tied: bool
+) -> dict[str, Array | Quantized]:
+  """Returns the leaves of a frozen tree that are made of one of the masters.
+
+  Args:
+    name: of the leaf.
+    values: float32.
+    storage: see `freeze`.
+    tied: the head is the transposed embedding.
+  """
   short = jnp.dtype(jnp.bfloat16 if storage == "int8" else storage)
-
-  def rounded(values):
-    return matmul.to_bits(values.astype(short))
-
-  def leaf(name, values):
-    if name in weight_layout.VECTORS:
-      return values
-    if storage == "int8":
-      return quantize(values, weight_layout.read_axes(name))
-    return rounded(values)
-
-  head = params["head"].T if "head" in params else params["embedding"]
-  return {
-      "embedding": rounded(params["embedding"]),
-      "layers": {k: leaf(k, v) for k, v in params["layers"].items()},
-      "final_norm": params["final_norm"],
-      HEAD: head.astype(short),
-  }
+  if name in weight_layout.VECTORS:
+    return {name: values}
+  if name == "head":
+    return {HEAD: values.T.astype(short)}
+  if name == "embedding" and tied:
+    rounded = values.astype(short)
+    return {name: matmul.to_bits(rounded), HEAD: rounded}
+  if name != "embedding" and storage == "int8":
+    return {name: quantize(values, weight_layout.read_axes(name))}
+  return {name: matmul.to_bits(values.astype(short))}
 
 
 def axes_like(params: PyTree, axes: PyTree) -> PyTree:

@@ -5,6 +5,7 @@ converter interleaves the rows of q and k of each head; the importer undoes
 that. Other families are rotated as here. Of Gemma's norms the file holds 1 + w.
 """
 
+import functools
 import math
 import os
 import pathlib
@@ -14,6 +15,7 @@ import numpy as np
 
 from jaxrl_llm.models import config as model_config
 from jaxrl_llm.models import weight_layout
+from jaxrl_llm.models import weight_source
 
 _NAMES = {
     "embedding": "token_embd.weight",
@@ -66,17 +68,12 @@ _LLAMA3 = model_config.RopeScaling(
 )
 
 
-def load(
-    path: str | os.PathLike[str],
-) -> tuple[model_config.ModelConfig, dict[str, Any]]:
-  """Reads shape and weights of a model.
+def open_file(path: str | os.PathLike[str]) -> weight_source.Source:
+  """Opens a model: shapes are checked, weights are not read yet.
 
   Args:
     path: a .gguf file of a supported architecture, of any quantization that
       the gguf library knows.
-
-  Returns:
-    The configuration and float32 numpy parameters, layers stacked on axis 0.
 
   Raises:
     FileNotFoundError: when there is no such file.
@@ -87,14 +84,19 @@ def load(
   tensors = {tensor.name: tensor for tensor in reader.tensors}
   config = _config(reader, tensors, path)
   tensors.pop(_ROPE_FACTORS, None)
-  params = weight_layout.assemble(
+
+  # The parts of a tensor are asked for in turn: it is dequantized once.
+  @functools.lru_cache(maxsize=1)
+  def whole(place):
+    return _read(tensors[place.name], place, config, path)
+
+  return weight_source.open_files(
       config,
       _NAMES,
       {name: _shape(tensor) for name, tensor in tensors.items()},
-      lambda place: _read(tensors[place.name], place, config, path),
+      lambda place, index: whole(place)[index],
       str(path),
   )
-  return config, params
 
 
 def _open(path: pathlib.Path) -> Any:

@@ -5,12 +5,14 @@ import os
 import pathlib
 from typing import Any
 
+import ml_dtypes  # Names bfloat16 to numpy, which safetensors asks.
 import numpy as np
 import safetensors
 
 from jaxrl_llm.models import config as model_config
 from jaxrl_llm.models import hf_config
 from jaxrl_llm.models import weight_layout
+from jaxrl_llm.models import weight_source
 
 CONFIG_FILE = "config.json"
 GENERATION_CONFIG_FILE = "generation_config.json"
@@ -24,18 +26,12 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _IGNORED_SUFFIX = ".rotary_emb.inv_freq"
 
 
-def load(
-    path: str | os.PathLike[str],
-) -> tuple[model_config.ModelConfig, dict[str, Any]]:
-  """Reads shape and weights of a model.
+def open_folder(path: str | os.PathLike[str]) -> weight_source.Source:
+  """Opens a model: shapes are checked, weights are not read yet.
 
   Args:
     path: folder with config.json and model.safetensors (or its shards and
       index).
-
-  Returns:
-    The configuration, which remembers the dtypes of the files, and float32
-    numpy parameters with layers stacked on axis 0.
 
   Raises:
     FileNotFoundError: when a file is missing.
@@ -56,14 +52,18 @@ def load(
       {name: dtype for name, (_, _, dtype) in located.items()}
   )
   handles = {file: _open(file) for file in files}
-  params = weight_layout.assemble(
+
+  def read(tensor, index):
+    name = tensor.name
+    return handles[located[name][0]].get_slice(name)[index]
+
+  return weight_source.open_files(
       config,
       weight_layout.hugging_face_names(config),
       {name: shape for name, (_, shape, _) in located.items()},
-      lambda tensor: handles[located[tensor.name][0]].get_tensor(tensor.name),
+      read,
       str(folder),
   )
-  return config, params
 
 
 def read_config(path: str | os.PathLike[str]) -> model_config.ModelConfig:

@@ -33,6 +33,7 @@ from jaxrl_llm.models import fingerprints
 from jaxrl_llm.models import frozen
 from jaxrl_llm.models import head
 from jaxrl_llm.models import layers
+from jaxrl_llm.models import loading
 from jaxrl_llm.models import lora as lora_lib
 from jaxrl_llm.models import matmul
 from jaxrl_llm.models import peft_export
@@ -105,12 +106,15 @@ class Policy:
     """
     if self.lora is None:
       return masters
-    # The masters may be drawn with the key itself.
-    key = jax.random.fold_in(key, _ADAPTERS_STREAM)
     return {
-        lora_lib.ADAPTERS: lora_lib.init(self.lora, self.config, key),
+        lora_lib.ADAPTERS: self.init_adapters(key),
         lora_lib.BASE: self.freeze(masters, self.base_dtype),
     }
+
+  def init_adapters(self, key: Array) -> PyTree:
+    """Draws adapters; the masters may be drawn with the key itself."""
+    key = jax.random.fold_in(key, _ADAPTERS_STREAM)
+    return lora_lib.init(self.lora, self.config, key)
 
   def _boxed(self, key):
     tokens = jnp.zeros((1, 2), jnp.int32)
@@ -437,15 +441,21 @@ class Policy:
 
 
 def load(
-    path: str | os.PathLike[str], settings: ModelSettings, seed: int = 0
+    path: str | os.PathLike[str],
+    settings: ModelSettings,
+    seed: int = 0,
+    mesh: jax.sharding.Mesh | None = None,
+    storage: str = "float32",
 ) -> tuple[Policy, PyTree]:
-  """Reads a model, or draws random weights of a named size.
+  """Reads a model, or draws random weights of a named size, onto a mesh.
 
   Args:
     path: Hugging Face folder (an export of this package too) or .gguf file;
       empty draws `settings.preset` at random.
     settings: how to compute, and the preset.
     seed: of random weights and of adapters; not read otherwise.
+    mesh: where the parameters are laid; None takes one device.
+    storage: what weights without adapters are kept in (see Policy.freeze).
 
   Returns:
     The policy and its parameters, as Policy.start gives them.
@@ -453,15 +463,53 @@ def load(
   Raises:
     FileNotFoundError, ValueError: in one line, with the remedy.
   """
-  compute = (settings.compute_dtype, settings.remat)
-  compute += (settings.lora, settings.frozen_dtype)
+  source = weights.open_model(path) if path else None
+  policy = _network(settings, source)
+  whole = policy.without_adapters()
+  mesh = sharding.make_mesh("data=1") if mesh is None else mesh
+  places = sharding.shardings(mesh, whole.logical_axes, whole.shapes)
   key = jax.random.key(seed)
-  if not path:
-    policy = Policy(preset(settings.preset), *compute)
-    return policy, policy.init(key)
-  config, params = weights.read(path)
-  policy = Policy(config, *compute)
-  return policy, policy.start(jax.tree.map(jnp.asarray, params), key)
+  if source is None:
+    leaves = loading.taken_from(loading.draw(whole.init, key, places))
+  else:
+    leaves = loading.read(source, places)
+  storage = policy.base_dtype if policy.lora else storage
+  if storage == "float32":
+    base_ = loading.masters(leaves)
+  else:
+    shapes = jax.eval_shape(lambda x: whole.freeze(x, storage), whole.shapes)
+    axes = whole.axes_like(shapes)
+    at = sharding.shardings(mesh, axes, shapes)
+    base_ = loading.freeze(leaves, storage, at)
+  if policy.lora is None:
+    return policy, base_
+  at = sharding.shardings(
+      mesh, trained(policy.logical_axes), trained(policy.shapes)
+  )
+  adapters = loading.draw(policy.init_adapters, key, at)
+  return policy, {lora_lib.ADAPTERS: adapters, lora_lib.BASE: base_}
+
+
+def network(
+    path: str | os.PathLike[str], settings: ModelSettings
+) -> Policy:
+  """Returns the policy of `load`, without reading any weights.
+
+  Raises:
+    FileNotFoundError, ValueError: in one line, with the remedy.
+  """
+  return _network(settings, weights.open_model(path) if path else None)
+
+
+def _network(settings, source):
+  """Returns the policy of files, or of the preset where there are none."""
+  return Policy(
+      source.config if source else preset(settings.preset),
+      settings.compute_dtype,
+      settings.remat,
+      settings.lora,
+      settings.frozen_dtype,
+  )
 
 
 def save(

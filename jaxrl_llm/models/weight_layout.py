@@ -7,11 +7,13 @@ an axis of their own. Rotary embedding pairs feature i with i + H/2 in both.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from jaxrl_llm.models import config as model_config
+
+Index = tuple[slice, ...]
 
 # Leading axes of a parameter (of one layer) that its product sums over; a leaf
 # that is not named here is stored as it is.
@@ -96,20 +98,56 @@ class Tensor:
   shape: tuple[int, ...]
 
   @property
-  def file_shape(self) -> tuple[int, ...]:
-    """Shape in the file: [out, in] for matrices of products, else flat."""
+  def _groups(self) -> tuple[Sequence[int], ...]:
+    """Axes of the parameter that each axis of the file's array flattens."""
+    axes = range(len(self.shape))
     if self.leaf.rpartition("/")[2] in VECTORS:
-      return (math.prod(self.shape),)
+      return (axes,)
     inputs = _INPUT_AXES.get(self.leaf, 0)
     if not inputs:
-      return self.shape
-    return math.prod(self.shape[inputs:]), math.prod(self.shape[:inputs])
+      return tuple((axis,) for axis in axes)
+    return axes[inputs:], axes[:inputs]
 
-  def to_parameter(self, array: np.ndarray) -> np.ndarray:
-    """Turns the file's array into the parameter of this layer."""
-    if self.leaf not in _INPUT_AXES:
-      return array.reshape(self.shape)
-    return array.T.reshape(self.shape)
+  @property
+  def file_shape(self) -> tuple[int, ...]:
+    """Shape in the file: [out, in] for matrices of products, else flat."""
+    return tuple(
+        math.prod(self.shape[axis] for axis in group)
+        for group in self._groups
+    )
+
+  def file_index(self, index: Index) -> Index:
+    """Says where in the file's array a part of the parameter lies.
+
+    Of axes that are flattened, the first is cut and the others are whole.
+
+    Args:
+      index: slices of the parameter of this layer, in steps of 1.
+    """
+    spans = []
+    for first, *others in self._groups:
+      taken = range(self.shape[first])[index[first]]
+      stride = math.prod(self.shape[axis] for axis in others)
+      spans.append(slice(taken.start * stride, taken.stop * stride))
+    return tuple(spans)
+
+  def to_parameter(self, array: np.ndarray, index: Index) -> np.ndarray:
+    """Turns what lies at `file_index(index)` into the part of the parameter.
+
+    Args:
+      array: of the file.
+      index: slices of the parameter of this layer.
+    """
+    cut = [group[0] for group in self._groups]
+    sizes = [
+        len(range(size)[part]) if axis in cut else size
+        for axis, (size, part) in enumerate(zip(self.shape, index))
+    ]
+    left = tuple(
+        slice(None) if axis in cut else part for axis, part in enumerate(index)
+    )
+    turned = array.T if self.leaf in _INPUT_AXES else array
+    return turned.reshape(sizes)[left]
 
   def to_file(self, parameter: np.ndarray) -> np.ndarray:
     """Turns the parameter of this layer into the file's array."""
@@ -166,13 +204,20 @@ def tensors(
   Yields:
     Tensors in the order of `shapes`, layer by layer.
   """
-  for leaf, shape in shapes(config).items():
-    if leaf.startswith("layers/"):
-      for layer in range(config.layers):
-        name = names[leaf].format(layer=layer)
-        yield Tensor(name, leaf, layer, shape[1:])
-    else:
-      yield Tensor(names[leaf], leaf, None, shape)
+  for leaf in shapes(config):
+    yield from tensors_of(config, names, leaf)
+
+
+def tensors_of(
+    config: model_config.ModelConfig, names: Mapping[str, str], leaf: str
+) -> Iterator[Tensor]:
+  """Lists the tensors of one leaf, layer by layer; see `tensors`."""
+  shape = shapes(config)[leaf]
+  if not leaf.startswith("layers/"):
+    yield Tensor(names[leaf], leaf, None, shape)
+    return
+  for layer in range(config.layers):
+    yield Tensor(names[leaf].format(layer=layer), leaf, layer, shape[1:])
 
 
 def leaf_of(params: Mapping[str, object], leaf: str) -> np.ndarray:
@@ -181,70 +226,3 @@ def leaf_of(params: Mapping[str, object], leaf: str) -> np.ndarray:
   for part in leaf.split("/"):
     node = node[part]
   return np.asarray(node)
-
-
-def assemble(
-    config: model_config.ModelConfig,
-    names: Mapping[str, str],
-    found: Mapping[str, tuple[int, ...]],
-    read: Callable[[Tensor], np.ndarray],
-    source: str,
-) -> dict[str, object]:
-  """Reads every tensor into a float32 parameter tree.
-
-  Args:
-    config: shape of the network.
-    names: leaf → name in the file.
-    found: name → shape of every tensor that the file holds.
-    read: returns the tensor in the file's shape.
-    source: path for error messages.
-
-  Returns:
-    The parameter tree, float32 numpy arrays.
-
-  Raises:
-    ValueError: when tensors are missing, unknown or of another shape.
-  """
-  wanted = {tensor.name: tensor for tensor in tensors(config, names)}
-  _check_names(wanted, found, source, config.family)
-  for tensor in wanted.values():
-    if tuple(found[tensor.name]) != tensor.file_shape:
-      raise ValueError(
-          f"{source}: tensor {tensor.name}: expected shape "
-          f"{list(tensor.file_shape)}, found {list(found[tensor.name])}; the "
-          "weights and the hyperparameters are of different models."
-      )
-  leaves = {
-      leaf: np.empty(shape, np.float32)
-      for leaf, shape in shapes(config).items()
-  }
-  for tensor in wanted.values():
-    place = () if tensor.layer is None else tensor.layer
-    leaves[tensor.leaf][place] = tensor.to_parameter(read(tensor))
-  params = {"layers": {}}
-  for leaf, array in leaves.items():
-    group = params["layers"] if leaf.startswith("layers/") else params
-    group[leaf.rpartition("/")[2]] = array
-  return params
-
-
-def _check_names(
-    wanted: Mapping[str, Tensor],
-    found: Mapping[str, object],
-    source: str,
-    family: str,
-) -> None:
-  missing = [name for name in wanted if name not in found]
-  if missing:
-    raise ValueError(
-        f"{source}: expected {len(wanted)} tensors, {len(missing)} missing "
-        f"(first: {missing[0]}); copy the model again or check its layer "
-        "count and tied embeddings."
-    )
-  extra = [name for name in found if name not in wanted]
-  if extra:
-    raise ValueError(
-        f"{source}: expected the {len(wanted)} tensors of a {family}, "
-        f"found {len(extra)} more (first: {extra[0]}); remove them or choose "
-        "a model of a supported family."
-    )

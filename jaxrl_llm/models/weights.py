@@ -1,18 +1,18 @@
-"""Weights from and to disk, whatever the format."""
+"""Weights on disk, whatever the format."""
 
 import os
 import pathlib
-from typing import Any
 
 from jaxrl_llm.models import config as model_config
 from jaxrl_llm.models import gguf_import
 from jaxrl_llm.models import hf_import
+from jaxrl_llm.models import weight_source
 
 
 def read(
     path: str | os.PathLike[str],
-) -> tuple[model_config.ModelConfig, dict[str, Any]]:
-  """Reads a Hugging Face folder (an export of this package too) or a GGUF file.
+) -> tuple[model_config.ModelConfig, dict[str, object]]:
+  """Reads the whole of a model onto this host.
 
   Returns:
     The configuration and float32 numpy parameters, layers stacked on axis 0.
@@ -20,11 +20,21 @@ def read(
   Raises:
     FileNotFoundError, ValueError: in one line, with the remedy.
   """
+  source = open_model(path)
+  return source.config, source.tree()
+
+
+def open_model(path: str | os.PathLike[str]) -> weight_source.Source:
+  """Opens a Hugging Face folder (an export too) or a GGUF file.
+
+  Raises:
+    FileNotFoundError, ValueError: in one line, with the remedy.
+  """
   source = pathlib.Path(path).expanduser()
   if source.is_dir():
-    return hf_import.load(source)
+    return hf_import.open_folder(source)
   if source.suffix == ".gguf":
-    return gguf_import.load(source)
+    return gguf_import.open_file(source)
   if not source.exists():
     raise FileNotFoundError(
         f"{source}: expected a Hugging Face folder or a .gguf file, found "

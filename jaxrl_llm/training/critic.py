@@ -185,18 +185,17 @@ class Critic:
     Args:
       trunk: float32 parameters that a network of its own starts from; copied.
     """
+    at = jax.tree.map(lambda leaf: leaf.sharding, self.like())
     params = {"head": self.network.init_value_head()}
     if self.settings.kind == "network":
       params["trunk"] = jax.tree.map(
           lambda leaf: jnp.array(leaf, copy=True), trunk
       )
+    params = placement.put(params, at.params)
     optimizer = optimizer_lib.build(self.training)
-    state = state_lib.CriticState(
-        params, optimizer.init(params), state_lib.no_updates()
-    )
-    return placement.put(
-        state, jax.tree.map(lambda leaf: leaf.sharding, self.like())
-    )
+    init = jax.jit(optimizer.init, out_shardings=at.opt_state)
+    counters = placement.put(state_lib.no_updates(), at.counters)
+    return state_lib.CriticState(params, init(params), counters)
 
   @property
   def steps(self) -> Steps:

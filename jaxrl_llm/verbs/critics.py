@@ -76,8 +76,8 @@ def trunk(
     whole = chosen.kind == "network"
     start = model.start_params
     return model.policy.merged(start) if whole else start
-  path = chosen.path
-  return policy_lib.load(path, _computing(config))[1]
+  mesh = sharding.make_mesh(config.mesh)
+  return policy_lib.load(chosen.path, _computing(config), mesh=mesh)[1]
 
 
 def _computing(config: ml_collections.ConfigDict) -> policy_lib.ModelSettings:
@@ -89,4 +89,4 @@ def _computing(config: ml_collections.ConfigDict) -> policy_lib.ModelSettings:
 @functools.lru_cache(maxsize=1)
 def _network(path: str, computing: policy_lib.ModelSettings):
   """Reads a model's shape; once a run, for every round asks."""
-  return policy_lib.load(path, computing)[0]
+  return policy_lib.network(path, computing)

@@ -135,17 +135,15 @@ def model(
         f"seed: expected an integer of 64 bits, found {config.seed}; choose a"
         " smaller one."
     )
-  policy, params = policy_lib.load(chosen.path, chosen, config.seed)
+  mesh = sharding.make_mesh(config.mesh)
+  policy, params = policy_lib.load(chosen.path, chosen, config.seed, mesh)
   if text_tokenizer.needed_size > policy.config.vocab_size:
     raise ValueError(
         f"model.tokenizer: it has ids up to {text_tokenizer.needed_size - 1},"
         f" the model knows those below {policy.config.vocab_size}; leave"
         " model.tokenizer empty to take the model's own."
     )
-  places = jax.tree.map(
-      lambda leaf: leaf.sharding, placed_shapes(config, policy)
-  )
-  return Model(policy, placement.put(params, places), text_tokenizer)
+  return Model(policy, params, text_tokenizer)
 
 
 def generating_mesh(config: ml_collections.ConfigDict) -> jax.sharding.Mesh:
@@ -281,8 +279,10 @@ def reference(
     require_there("train.reference", path)
     computing = settings.build(policy_lib.ModelSettings, "model", config)
     computing = computing.without_adapters()
-    policy, params = policy_lib.load(path, computing)
-    return policy.freeze(params, dtype or "float32")
+    mesh = sharding.make_mesh(config.mesh)
+    return policy_lib.load(
+        path, computing, mesh=mesh, storage=dtype or "float32"
+    )[1]
   base = policy_lib.base(model.start_params)
   if base is None:
     return model.policy.freeze(model.start_params, dtype or "float32")
