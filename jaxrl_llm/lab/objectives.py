@@ -13,6 +13,9 @@ from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import objective
 
 ALL = "all"
+# Bytes of a folder's name. File systems take 255; what is written beside a
+# folder has a longer name.
+_LONGEST = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +117,13 @@ def _entry(word: str, correction: str) -> Entry:
     raise ValueError(
         f"lab.objectives: {word}: expected a label with a letter or digit,"
         f" found {label!r}; correct it, as LABEL=NAME."
+    )
+  size = len(Entry(label, None).folder.encode())
+  if size > _LONGEST:
+    raise ValueError(
+        f"lab.objectives: {label[:40]}…: expected a label that names a folder"
+        f" in at most {_LONGEST} bytes, found {size}; give a shorter one, as"
+        " LABEL=NAME."
     )
   try:
     spec = algorithms.build(fields)

@@ -46,6 +46,11 @@ def test_label_and_keys():
         (" , ", "found none"),
         ("=ppo", "expected a label with a letter or digit, found ''"),
         ("..=ppo", "found '..'"),
+        (f"{'a' * 201}=ppo", "at most 200 bytes, found 201"),
+        # Two bytes each.
+        (f"{'ä' * 101}=ppo", "found 202"),
+        # Where none is given, the whole entry is the label.
+        ("ppo" + ":clip_high=0.2" * 15, "found 213"),
     ],
 )
 def test_mistakes(text, expected):
