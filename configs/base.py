@@ -603,8 +603,10 @@ def get_config() -> ml_collections.ConfigDict:
   # v5p:4x4x4.
   config.compile.topology = "v5e:4x4"
   # What is compiled, comma-separated: add (a micro-batch), update (the
-  # optimizer), weights (laid out for sampling), prefill, fill (slots), decode.
-  config.compile.programs = "add,update,weights,prefill,fill,decode"
+  # optimizer), critic_values, critic_add, critic_update (of an objective with
+  # a critic), weights (laid out for sampling), prefill, fill (slots), decode.
+  # Empty is all that the job runs.
+  config.compile.programs = ""
 
   config.import_rollouts = ml_collections.ConfigDict()
   # JSON-lines or Parquet files, comma-separated; a name with * is a pattern.

@@ -1,5 +1,6 @@
 """What the programs of a job read, as shapes with places on a mesh."""
 
+from collections.abc import Iterable
 import dataclasses
 import math
 from typing import Any
@@ -14,6 +15,7 @@ from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding as sharding_lib
 from jaxrl_llm.training import bandit
+from jaxrl_llm.training import critic_learning
 from jaxrl_llm.training import optimizer as optimizer_lib
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.training import step
@@ -93,7 +95,7 @@ def training(trainer: trainer_lib.Trainer) -> Training:
   optimizer = optimizer_lib.build(trainer.settings)
   params = parameters(trainer.policy, mesh)
   trained = policy_lib.trained(params)
-  rows = microbatch(trainer)
+  rows = microbatch(trainer, trainer.terms)
   weights = placed(
       jax.eval_shape(steps.denominators, rows.terms, trainer.curation is None),
       trainer.rows,
@@ -121,12 +123,52 @@ def training(trainer: trainer_lib.Trainer) -> Training:
   )
 
 
-def microbatch(trainer: trainer_lib.Trainer) -> types.Batch:
+@dataclasses.dataclass(frozen=True)
+class Critic:
+  """The inputs of the functions of critic.Steps, beside the policy.
+
+  Attributes:
+    state: of the critic.
+    batch: a micro-batch.
+    weights: its per-token weights.
+    totals: sums over micro-batches.
+  """
+
+  state: state_lib.CriticState
+  batch: types.Batch
+  weights: PyTree
+  totals: step.Totals
+
+
+def critic(trainer: trainer_lib.Trainer, given: Training) -> Critic:
+  """Makes the inputs of the functions of a trainer's critic."""
+  steps, state = trainer.critic.steps, trainer.critic.like()
+  everywhere = sharding_lib.replicated(trainer.mesh)
+  batch = microbatch(trainer, critic_learning.TERMS)
+  weights = placed(jax.eval_shape(steps.weights, batch.terms), trainer.rows)
+  totals = jax.eval_shape(
+      steps.start, state.params, given.params, batch, weights
+  )
+  return Critic(
+      state=state,
+      batch=batch,
+      weights=weights,
+      totals=step.Totals(
+          state.params,
+          placed(totals.loss, everywhere),
+          placed(totals.metrics, everywhere),
+      ),
+  )
+
+
+def microbatch(
+    trainer: trainer_lib.Trainer, terms: Iterable[str]
+) -> types.Batch:
   """Makes a micro-batch as packing makes it: [B, T], with prepared terms."""
   topk = trainer.needs.behavior_topk or trainer.needs.proximal_topk
   prepared = {
       name: [np.zeros((1, topk) if name.startswith("topk") else 1, np.float32)]
-      for name in trainer.terms
+      for name in terms
   }
   if topk:
     prepared |= {

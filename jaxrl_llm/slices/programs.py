@@ -21,7 +21,8 @@ from jaxrl_llm.slices import inputs
 from jaxrl_llm.training import trainer as trainer_lib
 
 PyTree = types.PyTree
-TRAINING = ("add", "update")
+CRITIC = ("critic_values", "critic_add", "critic_update")
+TRAINING = ("add", "update", *CRITIC)
 SAMPLING = ("weights", "prefill", "fill", "decode")
 NAMES = (*TRAINING, *SAMPLING)
 
@@ -48,14 +49,21 @@ class Program:
 
 
 def training(trainer: trainer_lib.Trainer) -> Iterator[Program]:
-  """Yields what an update runs: `add` per micro-batch, `update` once."""
+  """Yields what an update runs: `add` per micro-batch, `update` once.
+
+  Of an objective with a critic, also what its values and its own updates run.
+  """
   given = inputs.training(trainer)
+  critic = inputs.critic(trainer, given) if trainer.critic else None
   with jax.set_mesh(trainer.mesh):
     scored = trainer.shape.tokens - 1  # The first token of a row has no score.
     chunk = policy_lib.chunk_tokens(trainer.shape.rows, scored)
-  beside = inputs.bytes_per_device(given.opt_state)
+  size = inputs.bytes_per_device
+  resident = size((given.params, given.opt_state))
   if trainer.needs.reference:
-    beside += inputs.bytes_per_device(given.params)
+    resident += size(given.params)
+  if critic:
+    resident += size((critic.state.params, critic.state.opt_state))
   yield Program(
       "add",
       functools.partial(
@@ -63,7 +71,7 @@ def training(trainer: trainer_lib.Trainer) -> Iterator[Program]:
           given.params, given.totals, given.batch, given.weights, given.sums,
       ),
       -(-scored // chunk),
-      beside,
+      resident - size(given.params),
   )
   yield Program(
       "update",
@@ -72,6 +80,51 @@ def training(trainer: trainer_lib.Trainer) -> Iterator[Program]:
           given.trained, given.opt_state, given.counters, given.totals,
       ),
       1,
+      resident - size((given.trained, given.opt_state)),
+  )
+  if critic:
+    yield from _critic(trainer.critic.steps, given.params, critic, resident)
+
+
+def _critic(steps, policy_params, given, resident) -> Iterator[Program]:
+  """Yields the programs of a critic.
+
+  Args:
+    steps: critic.Steps.
+    policy_params: as shapes with places.
+    given: inputs.Critic.
+    resident: bytes per device of parameters and optimizers, all of them.
+  """
+  params, opt_state = given.state.params, given.state.opt_state
+  # A critic with a network of its own does not read the policy's.
+  own = "trunk" in params
+  read = params if own else (params, policy_params)
+  size = inputs.bytes_per_device
+  yield Program(
+      "critic_values",
+      functools.partial(
+          steps.values.trace, params, policy_params, given.batch
+      ),
+      1,
+      resident - size(read),
+  )
+  yield Program(
+      "critic_add",
+      functools.partial(
+          steps.add.trace,
+          params, given.totals, policy_params, given.batch, given.weights,
+      ),
+      1,
+      resident - size(read),
+  )
+  yield Program(
+      "critic_update",
+      functools.partial(
+          steps.update.trace,
+          params, opt_state, given.state.counters, given.totals,
+      ),
+      1,
+      resident - size((params, opt_state)),
   )
 
 

@@ -10,6 +10,9 @@ _GIB = 2**30
 _NOTES = {
     "add": "loss and gradient of one micro-batch, added up",
     "update": "one optimizer step",
+    "critic_values": "what the critic says of one micro-batch",
+    "critic_add": "loss and gradient of the critic, of one micro-batch",
+    "critic_update": "one step of the critic's optimizer",
     "weights": "the weights laid out for sampling, once per round",
     "prefill": "prompts read, one call",
     "fill": "responses begun: prompts copied into slots, first tokens drawn",

@@ -21,7 +21,7 @@ from jaxrl_llm.training import step
 from jaxrl_llm.training import stored
 
 # Prepared terms that the value loss reads.
-_TERMS = ("returns", "proximal_values")
+TERMS = ("returns", "proximal_values")
 
 
 def fit(
@@ -50,7 +50,7 @@ def fit(
   seen: list[dict[str, float]] = []
   for rows in _minibatches(critic, state, work, seed):
     terms = prepared.of(rows.index.record_ids)
-    terms = {name: terms[name] for name in _TERMS}
+    terms = {name: terms[name] for name in TERMS}
     totals = _accumulate(critic, moved.params, state.params, rows, terms)
     *parts, outcome = critic.steps.update(
         moved.params, moved.opt_state, moved.counters, totals

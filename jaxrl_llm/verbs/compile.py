@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from jaxrl_llm import types
+from jaxrl_llm.losses import objective
 from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding
 from jaxrl_llm.slices import chips
@@ -27,14 +28,16 @@ from jaxrl_llm.slices import compiling
 from jaxrl_llm.slices import programs
 from jaxrl_llm.slices import remedies
 from jaxrl_llm.slices import report
+from jaxrl_llm.training import critic as critic_lib
 from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
+from jaxrl_llm.verbs import critics
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import settings
 
 SECTIONS = (
-    "mesh", "model", "sampling", "generation", "objective", "curation",
-    "train", "compile",
+    "mesh", "model", "sampling", "generation", "objective", "critic",
+    "curation", "train", "compile",
 )
 SHORT_FLAGS = {"topology": "compile.topology"}
 # Exchanges that are listed of each program.
@@ -114,6 +117,7 @@ def trainer(
       controls={},
       reference_params=None,
       curation=parts.curation(config),
+      critic=critics.build(config, policy, mesh),
   )
 
 
@@ -121,7 +125,11 @@ def _count(tree: types.PyTree) -> int:
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
-def _state(policy: policy_lib.Policy, trains: bool) -> int:
+def _state(
+    policy: policy_lib.Policy,
+    trains: bool,
+    critic: critic_lib.Critic | None,
+) -> int:
   """Bytes of what lies on all chips together, once."""
   if not trains:
     width = jnp.dtype(policy.compute_dtype).itemsize
@@ -132,17 +140,27 @@ def _state(policy: policy_lib.Policy, trains: bool) -> int:
       math.prod(leaf.shape) * leaf.dtype.itemsize
       for leaf in jax.tree.leaves(policy.shapes)
   )
-  return held + more
+  return held + more + (4 * 4 * _count(critic.shapes) if critic else 0)
 
 
 def _programs(config: ml_collections.ConfigDict) -> tuple[str, ...]:
-  """Returns the names of compile.programs."""
+  """Returns the names of compile.programs.
+
+  Raises:
+    ValueError: one is none, or is of a critic that the objective lacks.
+  """
+  critic = objective.requirements(parts.spec(config)).critic
+  known = [
+      name for name in programs.NAMES if critic or name not in programs.CRITIC
+  ]
+  if not config.compile.programs:
+    return tuple(known)
   names = tuple(config.compile.programs.split(","))
-  unknown = set(names) - set(programs.NAMES)
+  unknown = set(names) - set(known)
   if unknown:
     raise ValueError(
-        f"compile.programs: expected some of {','.join(programs.NAMES)}, found"
-        f" {min(unknown)!r}; correct it."
+        f"compile.programs: expected some of {','.join(known)}, which"
+        f" {config.objective.name} runs, found {min(unknown)!r}; correct it."
     )
   return names
 
@@ -208,6 +226,7 @@ def _remedy(
 ) -> str:
   """Words what would make a program fit."""
   trains = needs.name in programs.TRAINING
+  critic = critics.build(config, policy, mesh) if trains else None
   rows, key = (
       (config.train.rows_per_microbatch, "train.rows_per_microbatch")
       if trains
@@ -217,7 +236,7 @@ def _remedy(
       remedies.Situation(
           config=policy.config,
           mesh=dict(mesh.shape),
-          state=_state(policy, trains),
+          state=_state(policy, trains, critic),
           rows=rows,
           rows_key=key,
           total=needs.total,

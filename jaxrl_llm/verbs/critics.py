@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import ml_collections
 
 from jaxrl_llm import types
@@ -13,13 +14,16 @@ from jaxrl_llm.verbs import settings
 
 
 def build(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> critic_lib.Critic | None:
   """Makes the critic; None for an objective without one.
 
   Args:
     config: the whole configuration.
     policy: that a critic without a model of its own reads.
+    mesh: devices; None takes those of the configuration's mesh.
 
   Raises:
     FileNotFoundError: there is no model at critic.path.
@@ -45,7 +49,7 @@ def build(
       chosen,
       parts.train_settings(config),
       parts.spec(config),
-      sharding.make_mesh(config.mesh),
+      sharding.make_mesh(config.mesh) if mesh is None else mesh,
   )
 
 

@@ -85,6 +85,23 @@ def test_a_program_that_is_none_is_refused():
   assert "compile.programs" in done.stderr and "'adds'" in done.stderr
 
 
+def test_a_critic_that_the_objective_lacks_is_refused():
+  done = compile_("--config.compile.programs=add,critic_add")
+  assert done.returncode == 2
+  assert "compile.programs" in done.stderr and "'critic_add'" in done.stderr
+
+
+@needs_compiler
+def test_a_critic_is_compiled_where_there_is_one():
+  done = compile_(
+      "--config.objective.name=ppo", "--config.objective.advantage=gae",
+      "--config.compile.programs=critic_values,critic_add,critic_update",
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
+  for name in ("critic_values", "critic_add", "critic_update"):
+    assert re.search(rf"^{name} .*\d  fits$", done.stdout, re.MULTILINE), name
+
+
 def test_weights_are_never_read():
   done = compile_("--config.model.path=somewhere")
   assert done.returncode == 2

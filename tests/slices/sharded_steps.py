@@ -6,6 +6,7 @@ of a slice of eight chips, as v5e:2x4, it compiles for that, which is not
 there.
 """
 
+import math
 import sys
 
 import jax
@@ -19,6 +20,7 @@ from jaxrl_llm.rollout import sampler
 from jaxrl_llm.slices import chips
 from jaxrl_llm.slices import compiling
 from jaxrl_llm.slices import programs
+from jaxrl_llm.training import critic as critic_lib
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import step
 from jaxrl_llm.training import trainer as trainer_lib
@@ -52,6 +54,56 @@ def add(mesh):
       reference_params=None,
   )
   return next(programs.training(trainer))
+
+
+def critic_programs(mesh, compiler, kind):
+  """Returns all that training with a critic runs, measured, by name."""
+  spec = algorithms.build({"name": "ppo", "advantage": "gae"})
+  settings = settings_lib.TrainSettings(
+      rows_per_microbatch=8, tokens_per_row=64
+  )
+  critic = critic_lib.build(
+      POLICY, critic_lib.CriticSettings(kind), settings, spec, mesh
+  )
+  trainer = trainer_lib.Trainer(
+      policy=POLICY,
+      spec=spec,
+      settings=settings,
+      steps=step.build(POLICY, spec, settings, mesh),
+      mesh=mesh,
+      seed=0,
+      controls={},
+      reference_params=None,
+      critic=critic,
+  )
+  return {
+      program.name: compiler.needs(program)
+      for program in programs.training(trainer)
+      if program.name in programs.CRITIC
+  }
+
+
+def check_critic(mesh):
+  """A critic's programs compile, and what lies beside them is counted."""
+  parameters = sum(
+      math.prod(leaf.shape) for leaf in jax.tree.leaves(POLICY.shapes)
+  )
+  for kind in critic_lib.KINDS:
+    found = critic_programs(mesh, compiling.Compiler(mesh), kind)
+    assert tuple(found) == programs.CRITIC
+    values, add, update = found.values()
+    # A head learns from hidden states: no product is differentiated.
+    passes = add.flops / values.flops
+    assert passes > 2.5 if kind == "network" else passes == 1, (kind, passes)
+    assert update.flops == 0, kind
+    # Of 4 bytes on 8 devices: the policy's weights and two moments, and with
+    # a network as much again for the critic. Norms are whole on each device.
+    network = 4 * parameters / 8
+    wanted = {"network": (5, 5, 3), "head": (2, 2, 3)}[kind]
+    for needs, copies in zip(found.values(), wanted):
+      assert network * copies <= needs.beside < 1.05 * network * copies, (
+          kind, needs.name, needs.beside / network
+      )
 
 
 def decode(mesh, compiler, spread):
@@ -127,6 +179,7 @@ def main() -> None:
   assert len(devices) == 8
   mesh = sharding.make_mesh("fsdp=4,tensor=2", devices)
   check_training(compiling.Compiler(mesh).needs(add(mesh)))
+  check_critic(mesh)
   for spread in (False, True):
     compiler = compiling.Compiler(mesh)
     found = compiler.needs(decode(mesh, compiler, spread))
