@@ -182,7 +182,7 @@ def _move_on(path: pathlib.Path, meta: Mapping[str, Any]) -> None:
 def restore(
     path: pathlib.Path | str,
     params_like: types.PyTree,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation | None,
     critic_like: state_lib.CriticState | None = None,
 ) -> Restored:
   """Reads a checkpoint back, onto the shardings of `params_like`.
@@ -192,7 +192,8 @@ def restore(
     params_like: arrays or ShapeDtypeStructs of the same tree; their shardings
       say where the restored arrays lie. What is not trained is not in a
       checkpoint: it is what it is here.
-    optimizer: the one that the state was made with.
+    optimizer: the one that the state was made with; None leaves its state on
+      the disk, as sampling needs none.
     critic_like: shapes and shardings of the critic, of an objective with one.
 
   Raises:
@@ -201,14 +202,12 @@ def restore(
   """
   path = pathlib.Path(path).resolve()
   like = jax.tree.map(_abstract, policy_lib.trained(params_like))
-  items = _read(
-      path,
-      params=ocp.args.StandardRestore(like),
-      optimizer=ocp.args.StandardRestore(
-          state_lib.abstract_opt_state(optimizer, like)
-      ),
-      meta=ocp.args.JsonRestore(),
-  )
+  wanted = {"params": ocp.args.StandardRestore(like)}
+  if optimizer is not None:
+    wanted["optimizer"] = ocp.args.StandardRestore(
+        state_lib.abstract_opt_state(optimizer, like)
+    )
+  items = _read(path, meta=ocp.args.JsonRestore(), **wanted)
   meta = items.meta
   counters = {
       name: jnp.asarray(value, jnp.int32)
@@ -219,7 +218,7 @@ def restore(
     critic = _read_critic(path, meta, critic_like)
   state = state_lib.TrainState(
       params=policy_lib.with_trained(params_like, items.params),
-      opt_state=items.optimizer,
+      opt_state=None if optimizer is None else items.optimizer,
       counters=state_lib.Counters(**counters),
       position=state_lib.Position(**meta["position"]),
       lineage=meta["lineage"],

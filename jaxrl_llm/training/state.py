@@ -103,7 +103,8 @@ class TrainState:
   Attributes:
     params: float32 master parameters, or adapters beside frozen weights (see
       Policy.start), of which the adapters are trained.
-    opt_state: of the optimizer in optimizer.py.
+    opt_state: of the optimizer in optimizer.py; None of a state that only
+      samples.
     counters: see Counters.
     position: the mini-batch that comes next.
     lineage: versions of policies compare only within one lineage.

@@ -54,7 +54,7 @@ def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   windows.check(config)
   job = parts.job(config)
   record.agree(config, RECORDED, workdir)
-  state = train.start(config, job.model, workdir)
+  state = train.start_to_sample(config, job.model, workdir)
   state, plan = allocation.next_plan(job, state, workdir)
   folder = round_of(job, state, plan, workdir)
   print(f"shards: {folder}")

@@ -112,6 +112,29 @@ def start(
   return dataclasses.replace(state, critic=critic.create(trunk))
 
 
+def start_to_sample(
+    config: ml_collections.ConfigDict,
+    model: parts.Model,
+    workdir: pathlib.Path,
+) -> state_lib.TrainState:
+  """Returns what `start` returns, for those who only sample from it.
+
+  It has neither optimizer nor critic, and its weights before any training are
+  the model's own, not a copy.
+  """
+  latest = checkpoints.latest(folders.checkpoints(workdir))
+  if latest is not None:
+    like = parts.start_like(config, model)
+    return checkpoints.restore(latest, like, None).state
+  return state_lib.TrainState(
+      params=model.start_params,
+      opt_state=None,
+      counters=state_lib.no_updates(),
+      position=state_lib.Position(),
+      lineage=parts.lineage(config, model.start_params),
+  )
+
+
 def round_of(
     config: ml_collections.ConfigDict,
     model: parts.Model,
