@@ -171,6 +171,7 @@ def generate_round(
     host: int = 0,
     hosts: int = 1,
     mesh: jax.sharding.Mesh | None = None,
+    masters: PyTree | None = None,
     progress: bool = True,
 ) -> summary.RoundStats:
   """Generates, grades and writes what one host owes to a round.
@@ -203,6 +204,8 @@ def generate_round(
     host: which of `hosts` this is; it writes every hosts-th shard.
     hosts: that share the round.
     mesh: as Engine takes it.
+    masters: that `params` were rounded from, which name the weights; None
+      where nothing was rounded. Where they lie over hosts, all must call.
     progress: show a bar.
 
   Returns:
@@ -227,7 +230,8 @@ def generate_round(
       "generation": dataclasses.asdict(settings),
       "runtime": f"jax {jax.__version__} on {jax.default_backend()}",
   }
-  metadata = wanted.metadata(params, {"job": settled, **(config or {})})
+  named = params if masters is None else masters
+  metadata = wanted.metadata(named, {"job": settled, **(config or {})})
   writer = shards_lib.ShardWriter(folder, metadata, len(own))
   engine, tally = None, summary.Tally()
   total = sum(piece.records for pieces in own for piece in pieces)

@@ -105,6 +105,7 @@ def round_of(
       host=host,
       hosts=hosts_,
       mesh=parts.generating_mesh(job.config),
+      masters=state.params,
   )
   print(f"round {number}: {stats}")
   hosts.wait_for(

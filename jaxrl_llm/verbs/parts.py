@@ -156,9 +156,18 @@ def generating_copy(
     policy: policy_lib.Policy,
     params: types.PyTree,
 ) -> types.PyTree:
-  """Returns parameters on `generating_mesh`; all hosts must call."""
+  """Returns parameters on `generating_mesh`; all hosts must call.
+
+  Where they are moved between hosts, masters are rounded before: sampling
+  reads them in the compute dtype.
+  """
   mesh = sharding.make_mesh(config.mesh)
-  return placement.copy_here(params, policy.logical_axes, mesh)
+  rounds = policy.lora is None and policy.compute_dtype != "float32"
+  if jax.process_count() > 1 and rounds:
+    shapes = jax.eval_shape(policy.compute_copy, params)
+    at = sharding.shardings(mesh, policy.axes_like(shapes), shapes)
+    params = jax.jit(policy.compute_copy, out_shardings=at)(params)
+  return placement.copy_here(params, policy.axes_like(params), mesh)
 
 
 def placed_shapes(
