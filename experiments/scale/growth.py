@@ -1,10 +1,11 @@
 """Tables what a chip sends as the mesh grows, from the reports of compile.sh.
 
 Command: python experiments/scale/growth.py, after compile.sh
-Rows per chip stay one (weak scaling), so computing takes as long on every
+Rows per chip stay the same (weak scaling), so computing takes as long on every
 mesh. What a fully sharded step sends is weights and gradients, as much for one
 token per chip as for many: so below `tokens` per chip and micro-batch the
-links need longer than the products, at the published peaks of both.
+links need longer than the products, at the published peaks of both. With
+`tensor`, activations are sent too, and there is no such number.
 """
 
 import pathlib
@@ -41,14 +42,18 @@ def main() -> None:
   reports = [read(path) for path in REPORTS.glob("growth_*.txt")]
   reports.sort(key=lambda r: (r["slice"][:3], int(r["chips"]), r["mesh"]))
   columns = ("slice", "chips", "mesh", "GiB")
-  names = [*columns, *_HEADS.values(), "s products", "s links", "tokens"]
+  names = [*columns, *_HEADS.values(), "s products", "s links", "links / products"]
+  names += ["tokens"]
   print("| " + " | ".join(names) + " |")
   print("|---" * len(names) + "|")
   for report in reports:
     compute, links = (float(report[f"s {x}"]) for x in ("compute", "links"))
     cells = [report[column] for column in (*columns, *_HEADS)]
     least = f"{4096 * links / compute:,.0f}"
-    cells += [f"{compute:.3g}", f"{links:.3g}", least]
+    if "tensor" in report["mesh"]:
+      least = "–"
+    share = f"{links / compute:.2f}"
+    cells += [f"{compute:.3g}", f"{links:.3g}", share, least]
     print("| " + " | ".join(cells) + " |")
 
 
