@@ -214,28 +214,55 @@ def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
 
   # Any slot may take any row, so each device is given all rows.
   everywhere = sharding.partition_spec(())
+  spread = sharding.parts_of_rows(prefilled.keys[0].shape[1]) > 1
   insert_here = sharding.on_each_device(
-      _insert, (_specs(), everywhere, _specs(None), everywhere), _specs()
+      _insert_spread if spread else _insert,
+      (
+          _specs(),
+          everywhere,
+          _specs("batch" if spread else None),
+          everywhere,
+      ),
+      _specs(),
   )
   return insert_here(cache, jnp.asarray(slots), prefilled, jnp.asarray(rows))
 
 
 def _insert(cache, slots, prefilled, rows):
   """Inserts into the slots of one device."""
+  put = functools.partial(_put_rows, slots=slots, rows=rows, layer=0)
+  return jax.tree.map(put, cache, prefilled)
+
+
+def _insert_spread(cache, slots, prefilled, rows):
+  """Does so with rows that lie on all devices, gathered layer by layer."""
+
+  def insert_part(held, own):
+    def put(layer, held):
+      new = jax.lax.dynamic_slice_in_dim(own, layer, 1)
+      new = jax.lax.all_gather(
+          new, sharding.RULES["batch"], axis=1, tiled=True
+      )
+      return _put_rows(held, new, slots, rows, layer)
+
+    return jax.lax.fori_loop(0, held.shape[0], put, held)
+
+  return jax.tree.map(insert_part, cache, prefilled)
+
+
+def _put_rows(held, new, slots, rows, layer):
+  """Copies rows [_, B, …] to slots of one device, from a layer on."""
   # One row after another, in place: a scatter would first lay out all M rows.
-  held = cache.keys[0].shape[1]
-  slots = slots - sharding.first_row(held)
-  wanted = (slots >= 0) & (slots < held)
+  count = held.shape[1]
+  slots = slots - sharding.first_row(count)
+  wanted = (slots >= 0) & (slots < count)
   order = jnp.argsort(~wanted)
 
-  def copy(step, cache):
+  def copy(step, held):
     slot, row = slots[order[step]], rows[order[step]]
-    return jax.tree.map(
-        lambda old, new: jax.lax.dynamic_update_slice_in_dim(
-            old, jax.lax.dynamic_slice_in_dim(new, row, 1, 1), slot, axis=1
-        ),
-        cache,
-        prefilled,
+    return jax.lax.dynamic_update_slice(
+        held, jax.lax.dynamic_slice_in_dim(new, row, 1, 1),
+        (layer, slot, 0, 0, 0),
     )
 
-  return jax.lax.fori_loop(0, jnp.sum(wanted), copy, cache)
+  return jax.lax.fori_loop(0, jnp.sum(wanted), copy, held)

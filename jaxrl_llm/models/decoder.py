@@ -156,13 +156,15 @@ def serving_layers(
     if name in weight_layout.VECTORS:
       return value
     value = frozen.weight(value, dtype)
-    made = value.shape[3:] if name == "output" else value.shape[2:]
-    matrix = (value.shape[0], -1, math.prod(made))
-    value = jnp.swapaxes(jnp.reshape(value, matrix), 1, 2)
-    axes = sharding.served(_SERVED[name], spread)
-    return sharding.constrain(value, ("layers", *axes))
+    made = value.shape[2:] if name == "output" else value.shape[1:]
+    value = jnp.swapaxes(jnp.reshape(value, (-1, math.prod(made))), 0, 1)
+    return sharding.constrain(value, sharding.served(_SERVED[name], spread))
 
-  turned = {name: turn(name, value) for name, value in stack.items()}
+  # On a mesh layer by layer: turning what was gathered takes as much again.
+  turned = sharding.over_layers(
+      lambda layer: {name: turn(name, value) for name, value in layer.items()},
+      stack,
+  )
   ends = list(itertools.accumulate(parts))
   return tuple(
       {name: value[end - part : end] for name, value in turned.items()}

@@ -247,6 +247,12 @@ def constrain(array: Array, names: Sequence[str | None]) -> Array:
   return jax.lax.with_sharding_constraint(array, PartitionSpec(*fitted))
 
 
+def over_layers(function: Callable, stack: types.PyTree) -> types.PyTree:
+  """Maps a function over the leading axis: on a mesh one after another."""
+  alone = jax.sharding.get_abstract_mesh().empty
+  return jax.vmap(function)(stack) if alone else jax.lax.map(function, stack)
+
+
 def on_each_device(
     function: Callable, inputs: types.PyTree, outputs: types.PyTree
 ) -> Callable:

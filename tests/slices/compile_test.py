@@ -41,18 +41,23 @@ def test_all_programs_of_a_small_job_compile_and_fit():
 
 
 @needs_compiler
-def test_decoding_keeps_one_cache():
+def test_sampling_holds_weights_and_cache_once():
   done = subprocess.run(
       [sys.executable, "-m", "jaxrl_llm", "compile",
        "--config=configs/slices/v5e_64.py",
-       "--config.compile.programs=decode"],
+       "--config.compile.programs=weights,fill,decode"],
       cwd=ROOT, capture_output=True, text=True, timeout=1200,
   )
   assert done.returncode == 0, done.stderr[-2000:]
-  held = re.search(r"^decode +([\d.]+) +([\d.]+) .*fits$", done.stdout, re.M)
-  arguments, temporaries = map(float, held.groups())
-  assert arguments > 4  # GiB: weights over tensor=2, and the cache.
-  assert temporaries < 1
+  held = re.findall(
+      r"^(\w+) +([\d.]+) +([\d.]+) .*fits$", done.stdout, re.MULTILINE
+  )
+  arguments, temporaries = (
+      {row[0]: float(row[n]) for row in held} for n in (1, 2)
+  )
+  assert arguments["decode"] > 8  # GiB: weights over tensor=2, and the cache.
+  assert temporaries["weights"] < 2 and temporaries["fill"] < 2
+  assert temporaries["decode"] < 1
 
 
 @needs_compiler
