@@ -1,8 +1,9 @@
 """What would make a job fit, by how its memory grows; compile it to be sure.
 
 State (parameters and, where they are trained, gradients and both moments)
-divides over fsdp × tensor; the rest of a program's memory grows with what one
-chip works on: its rows of a micro-batch, or its slots.
+divides over fsdp × tensor, or over tensor alone where sampling holds weights
+whole over fsdp; the rest of a program's memory grows with what one chip works
+on: its rows of a micro-batch, or its slots.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ class Situation:
     config: of the network.
     mesh: sizes by axis.
     state: bytes of one copy of the state.
+    axes: of the mesh, that the state is spread over.
     rows: of a micro-batch, or slots.
     rows_key: of the configuration, which gives the rows.
     total: bytes per chip that are needed.
@@ -30,6 +32,7 @@ class Situation:
   config: policy_lib.ModelConfig
   mesh: Mapping[str, int]
   state: int
+  axes: tuple[str, ...]
   rows: int
   rows_key: str
   total: float
@@ -39,7 +42,7 @@ class Situation:
     """Bytes per chip with another mesh and other rows."""
 
     def held(sizes):
-      return self.state / (sizes["fsdp"] * sizes["tensor"])
+      return self.state / math.prod(sizes[axis] for axis in self.axes)
 
     def worked_on(sizes, count):
       return count / math.prod(sizes.values())
@@ -51,7 +54,7 @@ class Situation:
 
 def suggest(found: Situation) -> list[str]:
   """Returns up to three changes that should fit, the smallest first."""
-  changes = []
+  changes = _spread(found)
   for mesh, rows in _changes(found):
     if found.estimate(mesh, rows) <= found.memory:
       changes.append(_say(found, mesh, rows))
@@ -65,6 +68,20 @@ def suggest(found: Situation) -> list[str]:
   return [
       f"no mesh of {chips} chips: the state alone takes"
       f" {least:.1f} chips' memory; take a slice of {wanted} or more"
+  ]
+
+
+def _spread(found: Situation) -> list[str]:
+  """Spreads a state over fsdp that is whole there, if it then fits."""
+  if "fsdp" in found.axes or found.mesh["fsdp"] == 1:
+    return []
+  whole = found.state / found.mesh["tensor"]
+  about = found.total - whole * (1 - 1 / found.mesh["fsdp"])
+  if about > found.memory:
+    return []
+  return [
+      "--config.generation.spread_weights=True"
+      f" (about {about / 2**30:.1f} GiB)"
   ]
 
 

@@ -226,6 +226,7 @@ def _remedy(
 ) -> str:
   """Words what would make a program fit."""
   trains = needs.name in programs.TRAINING
+  spread = trains or config.generation.spread_weights
   critic = critics.build(config, policy, mesh) if trains else None
   rows, key = (
       (config.train.rows_per_microbatch, "train.rows_per_microbatch")
@@ -237,6 +238,7 @@ def _remedy(
           config=policy.config,
           mesh=dict(mesh.shape),
           state=_state(policy, trains, critic),
+          axes=("fsdp", "tensor") if spread else ("tensor",),
           rows=rows,
           rows_key=key,
           total=needs.total,

@@ -12,6 +12,7 @@ FOUND = remedies.Situation(
     config=presets.preset("qwen3-0.6b"),
     mesh={"data": 1, "fsdp": 16, "tensor": 1},
     state=16 * GIB,
+    axes=("fsdp", "tensor"),
     rows=64,
     rows_key="train.rows_per_microbatch",
     total=20 * GIB,
@@ -46,6 +47,16 @@ def test_a_mesh_that_does_not_divide_the_model_is_not_suggested():
   # state alone, 16 GiB of 8, would fit nothing else.
   found = dataclasses.replace(FOUND, rows=16, total=300 * GIB)
   assert all("tensor=16" not in line for line in remedies.suggest(found))
+
+
+def test_a_state_that_is_whole_over_fsdp_is_spread_or_divides_over_tensor():
+  # 16 GiB on each chip, and 4 for as many rows per chip on any mesh. Spread
+  # over the 16 chips, 1 + 4; over tensor=2, 8 + 4. Fewer rows leave the 16.
+  found = dataclasses.replace(FOUND, axes=("tensor",), memory=13 * GIB)
+  assert remedies.suggest(found)[:2] == [
+      "--config.generation.spread_weights=True (about 5.0 GiB)",
+      "--config.mesh=data=1,fsdp=8,tensor=2 (about 12.0 GiB)",
+  ]
 
 
 def test_a_state_that_no_mesh_holds_wants_a_larger_slice():
