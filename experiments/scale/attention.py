@@ -44,6 +44,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm import types
 from jaxrl_llm.models import attention
 from jaxrl_llm.models import attention_tpu
 from jaxrl_llm.models import sharding
@@ -78,8 +79,15 @@ SHAPES = (
 )
 
 
-def layer(queries, keys, values, segment_ids, parent_ids, given):
-  """Attends and pulls back."""
+def layer(
+    queries: types.Array,
+    keys: types.Array,
+    values: types.Array,
+    segment_ids: types.Array,
+    parent_ids: types.Array,
+    given: types.Array,
+) -> types.PyTree:
+  """Attends and pulls back what the outputs are given; see attention.causal."""
   outputs, pull = jax.vjp(
       lambda *x: attention.causal(*x, segment_ids, parent_ids, jnp.bfloat16),
       queries, keys, values,
@@ -169,8 +177,20 @@ def bundles(shape: Shape, text: str, dumped: pathlib.Path) -> float:
   return total / 1e6
 
 
-def report(topology: str, shape: Shape, blocks: tuple[int, ...]) -> None:
-  """Compiles a shape in each form and prints the table."""
+def report(
+    topology: str,
+    shape: Shape,
+    blocks: tuple[int, ...],
+    dumps: pathlib.Path,
+) -> None:
+  """Compiles a shape in each form and prints the table.
+
+  Args:
+    topology: of the slice, as v5e:2x2.
+    shape: of the layer.
+    blocks: tokens of a block, each tried by pairs; kernels come last.
+    dumps: folder that the compiler writes its programs to.
+  """
   chip = chips.chip(topology)
   print(
       f"\n{topology.split(':')[0]}, {shape.name}: B={shape.rows}"
@@ -180,11 +200,11 @@ def report(topology: str, shape: Shape, blocks: tuple[int, ...]) -> None:
   )
   first = None
   for block in (*blocks, None):
-    dumped = pathlib.Path(tempfile.mkdtemp(dir=DUMPS))
+    dumped = pathlib.Path(tempfile.mkdtemp(dir=dumps))
     traced = trace(shape, block)
-    before = set(DUMPS.glob("*.txt"))
+    before = set(dumps.glob("*.txt"))
     made = traced.lower().compile()
-    for path in set(DUMPS.glob("*.txt")) - before:
+    for path in set(dumps.glob("*.txt")) - before:
       path.rename(dumped / path.name)
     text = made.as_text()
     counted = bundles(shape, text, dumped)
@@ -203,7 +223,8 @@ def report(topology: str, shape: Shape, blocks: tuple[int, ...]) -> None:
     )
 
 
-def main() -> None:
+def main(dumps: pathlib.Path) -> None:
+  """Prints what the tables hold, and a table per chip and shape."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--topologies", default="v5e:2x2,v5p:2x2x1,v6e:2x2")
   arguments = parser.parse_args()
@@ -212,15 +233,14 @@ def main() -> None:
     devices = chips.devices(topology)
     with jax.set_mesh(sharding.make_mesh("data=1", devices)):
       for shape, blocks in SHAPES:
-        report(topology, shape, blocks)
+        report(topology, shape, blocks, dumps)
 
 
 if __name__ == "__main__":
   with tempfile.TemporaryDirectory() as folder:
-    DUMPS = pathlib.Path(folder)
     # Read when libtpu is loaded.
     os.environ["LIBTPU_INIT_ARGS"] = (
         f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         " --xla_jf_dump_llo_pass_label_regex=final_bundles"
     )
-    main()
+    main(pathlib.Path(folder))

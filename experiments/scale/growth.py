@@ -11,7 +11,9 @@ links need longer than the products, at the published peaks of both. With
 import pathlib
 import re
 
-REPORTS = pathlib.Path(__file__).with_name("reports")
+_REPORTS = pathlib.Path(__file__).with_name("reports")
+# Tokens per chip and micro-batch in reports without `tensor`: one row.
+_TOKENS = 4096
 _HEADS = {
     "all-gather, GB": "gather",
     "reduce-scatter, GB": "scatter",
@@ -39,17 +41,17 @@ def read(path: pathlib.Path) -> dict[str, str]:
 
 def main() -> None:
   """Prints a table in Markdown."""
-  reports = [read(path) for path in REPORTS.glob("growth_*.txt")]
+  reports = [read(path) for path in _REPORTS.glob("growth_*.txt")]
   reports.sort(key=lambda r: (r["slice"][:3], int(r["chips"]), r["mesh"]))
   columns = ("slice", "chips", "mesh", "GiB")
-  names = [*columns, *_HEADS.values(), "s products", "s links", "links / products"]
-  names += ["tokens"]
+  names = [*columns, *_HEADS.values()]
+  names += ["s products", "s links", "links / products", "tokens"]
   print("| " + " | ".join(names) + " |")
   print("|---" * len(names) + "|")
   for report in reports:
     compute, links = (float(report[f"s {x}"]) for x in ("compute", "links"))
     cells = [report[column] for column in (*columns, *_HEADS)]
-    least = f"{4096 * links / compute:,.0f}"
+    least = f"{_TOKENS * links / compute:,.0f}"
     if "tensor" in report["mesh"]:
       least = "–"
     share = f"{links / compute:.2f}"
