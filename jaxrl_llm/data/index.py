@@ -71,26 +71,18 @@ class Index:
   lineage_names: tuple[str, ...]
 
   @classmethod
-  def build(cls, folders: Sequence[shards.Folder]) -> "Index":
-    """Reads every record of the folders once.
-
-    Raises:
-      ValueError: no folder, or a record that is there twice.
-    """
-    if not folders:
-      raise ValueError("expected at least one rollout folder, found none.")
-    positions = range(sum(map(len, folders)))
-    return cls.of_table(folders, read_table(folders, positions))
-
-  @classmethod
   def of_table(
       cls, folders: Sequence[shards.Folder], table: np.ndarray
   ) -> "Index":
     """Makes the index from `read_table` of all positions.
 
     Raises:
-      ValueError: a record that is there twice.
+      ValueError: no folder, or a record that is there twice.
     """
+    if not folders:
+      raise ValueError(
+          "expected at least one rollout folder, found none; name one."
+      )
     _, first, record = np.unique(
         table["record_ids"], return_index=True, return_inverse=True
     )

@@ -1,7 +1,7 @@
 """The objectives that a comparison names, and what each of them lacks."""
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import re
 from typing import Any
@@ -168,8 +168,3 @@ def lacking(spec: objective.Spec, index: indices.Index) -> str:
           " with this objective"
       )
   return ""
-
-
-def usable(entries: Sequence[Entry]) -> list[Entry]:
-  """Returns those without a problem."""
-  return [entry for entry in entries if not entry.problem]

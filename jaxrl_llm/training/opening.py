@@ -25,11 +25,10 @@ def open_folders(
     tokenizer_fingerprint: of the model; None accepts any.
 
   Raises:
-    ValueError: the folders are damaged, or do not fit the model or each other.
+    ValueError: there are none, they are damaged, or do not fit the model or
+      each other.
     FileNotFoundError: with one process, a folder or its manifest is missing.
   """
-  if not folders:
-    raise ValueError("expected at least one rollout folder, found none.")
   opened = hosts.together(lambda: _open_part(folders, tokenizer_fingerprint))
   own = hosts.share(sum(map(len, opened)))
   table = hosts.together(lambda: indices.read_table(opened, own))

@@ -18,7 +18,12 @@ def _index(write_folder, *folders):
   for number, rollouts in enumerate(folders):
     path = write_folder(f"host_{number:03d}", rollouts, 1)
     opened.append(shards.open_folder(path))
-  return indices.Index.build(opened)
+  return _index_of(opened)
+
+
+def _index_of(opened):
+  positions = range(sum(map(len, opened)))
+  return indices.Index.of_table(opened, indices.read_table(opened, positions))
 
 
 def _select(index, tokens_per_row=64, **arguments):
@@ -140,7 +145,7 @@ def test_a_record_given_twice_is_refused(write_folder, rollout):
   with pytest.raises(ValueError, match="host_001, record 0: the same record"):
     _index(write_folder, [rollout(0), rollout(1)], [rollout(1)])
   with pytest.raises(ValueError, match="at least one rollout folder"):
-    indices.Index.build([])
+    _index_of([])
 
 
 @pytest.fixture(name="large")
@@ -193,7 +198,7 @@ def test_the_order_of_groups_does_not_depend_on_where_they_lie(
   numbers = list(range(40))
   straight = _index(write_folder, [rollout(number) for number in numbers])
   random.Random(0).shuffle(numbers)
-  shuffled = indices.Index.build([
+  shuffled = _index_of([
       shards.open_folder(
           write_folder("shuffled", [rollout(number) for number in numbers])
       )

@@ -4,7 +4,6 @@ import pytest
 import tiny_run
 
 from jaxrl_llm.data import index as indices
-from jaxrl_llm.data import shards
 from jaxrl_llm.lab import objectives
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.losses import objective
@@ -82,10 +81,8 @@ def test_what_is_named_must_be_comparable():
       objectives.refused(text, found)
 
 
-def test_what_an_objective_lacks(tmp_path):
-  index = indices.Index.build(
-      [shards.open_folder(tiny_run.write(tmp_path, tiny_run.make_rollouts()))]
-  )
+def test_what_an_objective_lacks():
+  index = indices.Index.of(tiny_run.make_rollouts())
   problem = lambda name: objectives.lacking(
       algorithms.build({"name": name}), index
   )
