@@ -192,6 +192,9 @@ def assemble(
   Returns:
     A batch of numpy arrays [B, T]; live fields and what was not prepared are
     None.
+
+  Raises:
+    ValueError: a prepared term is none of PREPARED, or not one per record.
   """
   prepared = dict(prepared or {})
   for name, values in prepared.items():
@@ -208,22 +211,35 @@ def assemble(
   groups = np.unique(index.group_ids, return_inverse=True)[1]
   for row, members in enumerate(rows):
     for segment in segments(index, members):
-      start, stop, member = segment.start, segment.stop, segment.record
-      rollout = rollouts[member]
-      if rollout is None:
+      member = segment.record
+      if rollouts[member] is None:
         continue
-      canvas.paint(row, start, stop, _common(segment, rollout))
-      if not segment.responds:
-        continue
-      sequence = _sequence(rollout)
-      sequence["sequence_ids"] = np.int32(member)
-      sequence["group_ids"] = np.int32(groups[member])
-      canvas.paint(row, start, stop, sequence)
-      response = _response(rollout)
-      response |= {name: values[member] for name, values in prepared.items()}
-      start = stop - rollout.response_tokens.size
-      canvas.paint(row, start, stop, response)
+      terms = {name: values[member] for name, values in prepared.items()}
+      _paint(canvas, row, segment, rollouts[member], groups[member], terms)
   return canvas.batch()
+
+
+def _paint(canvas, row, segment, rollout, group, terms) -> None:
+  """Fills a segment's part of a row.
+
+  Args:
+    canvas: of the mini-batch.
+    row: number of the row.
+    segment: of the row.
+    rollout: record whose tokens it holds.
+    group: number of the record's group in the mini-batch.
+    terms: prepared for the record, by name.
+  """
+  start, stop = segment.start, segment.stop
+  canvas.paint(row, start, stop, _common(segment, rollout))
+  if not segment.responds:
+    return
+  sequence = _sequence(rollout)
+  sequence["sequence_ids"] = np.int32(segment.record)
+  sequence["group_ids"] = np.int32(group)
+  canvas.paint(row, start, stop, sequence)
+  start = stop - rollout.response_tokens.size
+  canvas.paint(row, start, stop, _response(rollout) | terms)
 
 
 def _common(segment: Segment, rollout: types.Rollout) -> dict[str, Any]:
