@@ -61,19 +61,13 @@ def causal(
     float32 [B, T, N, H]; on padding, anything finite.
   """
   rows, tokens, heads, head_dim = queries.shape
-  blocks = -(-tokens // BLOCK)
-  block = -(-tokens // blocks)
-  attend = _causal_forward if plain else functools.partial(_causal, "pairs")
-  if not plain and attention_tpu.pays(queries, keys):
-    attend = functools.partial(_causal, "kernels")
-    block = attention_tpu.block_of(tokens, heads // keys.shape[2])
-    blocks = -(-tokens // block)
+  attend, block = _form(queries, keys, plain)
   # What is added is padding, as a row's own.
   fill = lambda x: jnp.pad(
-      x, ((0, 0), (0, blocks * block - tokens)) + ((0, 0),) * (x.ndim - 2)
+      x, ((0, 0), (0, -tokens % block)) + ((0, 0),) * (x.ndim - 2)
   )
   queries, keys, values = map(fill, (queries, keys, values))
-  grouped = (rows, blocks * block, keys.shape[2], -1, head_dim)
+  grouped = (*keys.shape[:3], -1, head_dim)
   queries = jnp.reshape(queries, grouped)
   outputs, _ = attend(
       jnp.transpose(queries, (0, 2, 3, 1, 4)),
@@ -89,6 +83,17 @@ def causal(
   )
   outputs = jnp.transpose(outputs[:, :, :, :tokens], (0, 3, 1, 2, 4))
   return jnp.reshape(outputs, (rows, tokens, heads, head_dim))
+
+
+def _form(queries, keys, plain):
+  """Returns which of the forms below attends, and the tokens of its blocks."""
+  tokens, heads = queries.shape[1:3]
+  if not plain and attention_tpu.pays(queries, keys):
+    block = attention_tpu.block_of(tokens, heads // keys.shape[2])
+    return functools.partial(_causal, "kernels"), block
+  blocks = -(-tokens // BLOCK)
+  form = _causal_forward if plain else functools.partial(_causal, "pairs")
+  return form, -(-tokens // blocks)
 
 
 # From here on, queries are [B, K, G, T', H] and keys [B, K, T', H]; in a
