@@ -42,6 +42,9 @@ def call(
     outputs: what it makes, likewise.
     scratch: shapes of float32 arrays in VMEM.
     products: of a pair, that the kernel does.
+
+  Returns:
+    An array per output, in their order.
   """
   ids, near = reach
   window = jnp.zeros((), jnp.int32)

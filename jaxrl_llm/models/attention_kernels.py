@@ -71,8 +71,8 @@ class Pair:
   key: Array
   seen: Array
   window: Array
-  query_ids: Array
-  key_ids: Array
+  query_ids: jax.Ref
+  key_ids: jax.Ref
 
 
 def _bias(work, pair):
@@ -120,8 +120,17 @@ def _scores(queries, keys, work, pair):
 
 
 def forward(
-    work, pair, queries, keys, values, outputs, log_sums, peaks, totals, sums
-):
+    work: Work,
+    pair: Pair,
+    queries: jax.Ref,
+    keys: jax.Ref,
+    values: jax.Ref,
+    outputs: jax.Ref,
+    log_sums: jax.Ref,
+    peaks: jax.Ref,
+    totals: jax.Ref,
+    sums: jax.Ref,
+) -> None:
   """Adds a block of keys to the sums of a block of queries.
 
   Args:
@@ -164,9 +173,19 @@ def forward(
 
 
 def backward(
-    work, pair, queries, keys, values, given, log_sums, inner,
-    to_queries, to_keys, to_values, sums,
-):
+    work: Work,
+    pair: Pair,
+    queries: jax.Ref,
+    keys: jax.Ref,
+    values: jax.Ref,
+    given: jax.Ref,
+    log_sums: jax.Ref,
+    inner: jax.Ref,
+    to_queries: jax.Ref,
+    to_keys: jax.Ref,
+    to_values: jax.Ref,
+    sums: jax.Ref,
+) -> None:
   """Adds what a pair of blocks gives to the three gradients.
 
   Args:
