@@ -102,7 +102,7 @@ def _check_shapes(
     config: model_config.ModelConfig, params: Mapping[str, Any]
 ) -> None:
   for leaf, shape in weight_layout.shapes(config).items():
-    found = weight_layout.leaf_of(params, leaf).shape
+    found = np.shape(weight_layout.leaf_of(params, leaf))
     if found != shape:
       raise ValueError(
           f"{leaf}: expected shape {list(shape)}, found {list(found)}; the "
@@ -138,7 +138,7 @@ def _write_weights(
   shards = [{}]
   room = max_file_bytes
   for tensor in weight_layout.tensors(config, names):
-    leaf = weight_layout.leaf_of(params, tensor.leaf)
+    leaf = np.asarray(weight_layout.leaf_of(params, tensor.leaf))
     parameter = leaf if tensor.layer is None else leaf[tensor.layer]
     array = _stored(tensor.to_file(parameter), tensor.name, config, dtype)
     if array.nbytes > room and shards[-1]:

@@ -7,7 +7,6 @@ all that there is of it beside what is kept.
 
 from collections.abc import Callable, Mapping
 import functools
-from typing import Any
 
 import jax
 import numpy as np
@@ -31,7 +30,9 @@ def read(
     places: shardings of the masters.
   """
   return {
-      leaf: functools.partial(_spread, source, leaf, _at(places, leaf))
+      leaf: functools.partial(
+          _spread, source, leaf, weight_layout.leaf_of(places, leaf)
+      )
       for leaf in source.shapes
   }
 
@@ -117,10 +118,3 @@ def _spread(
       place,
       [jax.device_put(parts[at], device) for device, at in bounds.items()],
   )
-
-
-def _at(tree: PyTree, leaf: str) -> Any:
-  """Returns what lies at a slash-separated path."""
-  for part in leaf.split("/"):
-    tree = tree[part]
-  return tree

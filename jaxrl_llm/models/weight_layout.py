@@ -8,6 +8,7 @@ an axis of their own. Rotary embedding pairs feature i with i + H/2 in both.
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -220,9 +221,9 @@ def tensors_of(
     yield Tensor(names[leaf].format(layer=layer), leaf, layer, shape[1:])
 
 
-def leaf_of(params: Mapping[str, object], leaf: str) -> np.ndarray:
-  """Returns the array at a slash-separated path as numpy."""
+def leaf_of(params: Mapping[str, Any], leaf: str) -> Any:
+  """Returns what lies at a slash-separated path of a parameter tree."""
   node = params
   for part in leaf.split("/"):
     node = node[part]
-  return np.asarray(node)
+  return node
