@@ -88,13 +88,7 @@ def network(config: ml_collections.ConfigDict) -> policy_lib.Policy:
         "model.path: expected it empty, since compile reads no weights, found"
         f" {chosen.path!r}; name the size by model.preset."
     )
-  return policy_lib.Policy(
-      policy_lib.preset(chosen.preset),
-      chosen.compute_dtype,
-      chosen.remat,
-      chosen.lora,
-      chosen.frozen_dtype,
-  )
+  return policy_lib.network(chosen.path, chosen)
 
 
 def trainer(
