@@ -82,9 +82,9 @@ class Trainer:
 
   @property
   def read_rows(self) -> jax.sharding.Sharding | None:
-    """Of a mini-batch whose records a host reads those in its own rows.
+    """Where the rows lie, of which a host reads the records in its own.
 
-    None where it reads all: a curation cuts by what every record says.
+    None where it reads all records: a curation cuts by what every one says.
     """
     return self.rows if self.curation is None else None
 
