@@ -14,6 +14,7 @@ from jaxrl_llm import platforms
 from jaxrl_llm import types
 from jaxrl_llm.models import attention_grid
 from jaxrl_llm.models import attention_kernels
+from jaxrl_llm.models import own_parts
 from jaxrl_llm.models import scores as scores_lib
 from jaxrl_llm.models import sharding
 
@@ -172,7 +173,7 @@ def _on_own(function, inputs, outputs, reach):
   _, near = reach
   whole = jax.sharding.PartitionSpec()
   of_reach = (rows, None if near is None else (rows, whole))
-  return sharding.on_each_device(
+  return own_parts.on_each_device(
       function, (of_reach, *(heads,) * inputs), (heads,) * outputs
   )
 

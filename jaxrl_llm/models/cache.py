@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxrl_llm import types
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import own_parts
 from jaxrl_llm.models import sharding
 
 Array = types.Array
@@ -150,7 +151,7 @@ def append(cache: Cache, recent: Recent, lengths: Array) -> Cache:
   at = _specs()
   recent_at = Recent(at.values, at.values)
   slots_at = sharding.partition_spec(("batch",))
-  append_here = sharding.on_each_device(
+  append_here = own_parts.on_each_device(
       _append, (at, recent_at, slots_at), at
   )
   return append_here(cache, recent, jnp.asarray(lengths))
@@ -214,8 +215,8 @@ def insert(cache: Cache, slots: Array, prefilled: Cache, rows: Array) -> Cache:
 
   # Any slot may take any row, so each device is given all rows.
   everywhere = sharding.partition_spec(())
-  spread = sharding.parts_of_rows(prefilled.keys[0].shape[1]) > 1
-  insert_here = sharding.on_each_device(
+  spread = own_parts.parts_of_rows(prefilled.keys[0].shape[1]) > 1
+  insert_here = own_parts.on_each_device(
       _insert_spread if spread else _insert,
       (
           _specs(),
@@ -254,7 +255,7 @@ def _put_rows(held, new, slots, rows, layer):
   """Copies rows [_, B, …] to slots of one device, from a layer on."""
   # One row after another, in place: a scatter would first lay out all M rows.
   count = held.shape[1]
-  slots = slots - sharding.first_row(count)
+  slots = slots - own_parts.first_row(count)
   wanted = (slots >= 0) & (slots < count)
   order = jnp.argsort(~wanted)
 

@@ -16,6 +16,7 @@ from jaxrl_llm.models import block as block_lib
 from jaxrl_llm.models import config as config_lib
 from jaxrl_llm.models import frozen
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import own_parts
 from jaxrl_llm.models import sharding
 from jaxrl_llm.models import weight_layout
 
@@ -79,7 +80,7 @@ class Decoder(nn.Module):
           nn.with_logical_partitioning(_normal, ("embed", "vocab")),
           (config.width, config.vocab_size),
       )
-    residual = _embed(config, sharding.lookup(embedding, tokens), self.dtype)
+    residual = _embed(config, own_parts.lookup(embedding, tokens), self.dtype)
     block = block_lib.Block
     if self.remat != "none":
       block = nn.remat(block, prevent_cse=False, policy=_KEPT[self.remat])
@@ -161,7 +162,7 @@ def serving_layers(
     return sharding.constrain(value, sharding.served(_SERVED[name], spread))
 
   # On a mesh layer by layer: turning what was gathered takes as much again.
-  turned = sharding.over_layers(
+  turned = own_parts.over_layers(
       lambda layer: {name: turn(name, value) for name, value in layer.items()},
       stack,
   )

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm import types
 from jaxrl_llm.models import matmul
+from jaxrl_llm.models import own_parts
 from jaxrl_llm.models import sharding
 
 Array = types.Array
@@ -125,7 +126,7 @@ def token_logprobs(
 
 def chunk_tokens(rows: int, tokens: int) -> int:
   """Returns the tokens that each of B rows of T gives to a chunk."""
-  rows_here = rows // sharding.parts_of_rows(rows)
+  rows_here = rows // own_parts.parts_of_rows(rows)
   return min(tokens, max(MIN_ROW_TOKENS, CHUNK_TOKENS // rows_here))
 
 
@@ -195,7 +196,7 @@ def _forward(hidden, weight, asked, request, chunk):
   """Walks the chunks; hidden and weight are in the compute dtype."""
   walk = functools.partial(_forward_here, request=request, chunk=chunk)
   rows = sharding.partition_spec(("batch",))
-  return sharding.on_own_rows(
+  return own_parts.on_own_rows(
       walk, asked[2].shape[0], (rows, sharding.partition_spec(()), rows), rows
   )(hidden, weight, asked)
 
@@ -248,14 +249,14 @@ def _walk_bwd(request, chunk, residuals, cotangent):
   cotangent = dataclasses.replace(cotangent, topk_ids=None)
   walk = functools.partial(_backward_here, request=request, chunk=chunk)
   rows = sharding.partition_spec(("batch",))
-  to_hidden, to_master = sharding.on_own_rows(
+  to_hidden, to_master = own_parts.on_own_rows(
       walk,
       asked[2].shape[0],
       (rows, sharding.partition_spec(()), rows, rows, rows, rows),
       (rows, rows),
   )(hidden, weight, asked, result, log_sums, cotangent)
   if to_master is not None:
-    to_master = sharding.sum_over_rows(to_master, ("vocab", "embed"))
+    to_master = own_parts.sum_over_rows(to_master, ("vocab", "embed"))
   return to_hidden, None, to_master, None
 
 
