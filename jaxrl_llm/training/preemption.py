@@ -11,6 +11,7 @@ signal of any of them and lets all agree on one.
 
 from collections.abc import Iterator
 import contextlib
+import os
 import signal
 import sys
 
@@ -66,15 +67,22 @@ def leave(kept: str) -> None:
   Raises:
     SystemExit: always.
   """
-  print(
-      f"SIGTERM: {kept}; the same command goes on from there.",
-      file=sys.stderr,
-  )
+  print(_message(kept), file=sys.stderr)
   raise SystemExit(EXIT_CODE)
+
+
+def _message(kept):
+  return f"SIGTERM: {kept}; the same command goes on from there."
 
 
 def _on_signal(number, frame) -> None:
   del number, frame
   _STATE["asked"] = True
   if not _STATE["training"]:
-    leave("what is on disk is whole")
+    # As SIGKILL would end it, which all that is written withstands: within a
+    # callback of the collector an exception is dropped, and threads that
+    # compile do not outlive an orderly end.
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+      sys.stdout.flush()  # In the middle of a print it cannot be.
+    os.write(2, f"{_message('what is on disk is whole')}\n".encode())
+    os._exit(EXIT_CODE)
