@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,8 @@ class Cloud:
         ["bash", str(scripts / "tpu_scripts" / script), *named, *arguments],
         env=environment, cwd=self.folder, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A shell that puts the tests into the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
   def run(self, script: str, *arguments: str, **settings: str):
