@@ -1,5 +1,7 @@
 """An objective in words and as a formula, with every number."""
 
+import dataclasses
+
 from jaxrl_llm.losses import spec as spec_lib
 from jaxrl_llm.losses import surrogates
 
@@ -77,11 +79,7 @@ def _surrogate(spec: spec_lib.Spec, symbol: str) -> str:
     low = "0" if part.weight_min is None else f"{part.weight_min:g}"
     high = "∞" if part.weight_max is None else f"{part.weight_max:g}"
     return part.formula.format(r=symbol, bounds=f"[{low}, {high}]")
-  if isinstance(part, surrogates.Sigmoid):
-    return part.formula.format(
-        r=symbol, tau_positive=part.tau_positive, tau_negative=part.tau_negative
-    )
-  return part.formula.format(r=symbol)
+  return part.formula.format(r=symbol, **dataclasses.asdict(part))
 
 
 def _detached(spec: spec_lib.Spec) -> str:
