@@ -1,6 +1,7 @@
 """Which part of a job this process does: a host of many, or a worker alone."""
 
 import contextlib
+import json
 import os
 import re
 
@@ -8,6 +9,7 @@ import jax
 import ml_collections
 
 from jaxrl_llm import hosts
+from jaxrl_llm.verbs import record
 
 
 def start(
@@ -16,19 +18,42 @@ def start(
   """Joins the other hosts; returns a context in which one of them prints.
 
   Raises:
-    ValueError: the keys do not fit.
+    ValueError: the keys do not fit, or the hosts were given different ones.
   """
   chosen = config.distributed
   hosts.start(
       chosen.coordinator, chosen.process_count, chosen.process_index
   )
   share(config)
+  _require_alike(config)
   if jax.process_index() == 0:
     return contextlib.nullcontext()
   silence = contextlib.ExitStack()
   devnull = silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
   silence.enter_context(contextlib.redirect_stdout(devnull))
   return silence
+
+
+def _require_alike(config: ml_collections.ConfigDict) -> None:
+  """Refuses hosts that would compute different things; all call.
+
+  Raises:
+    ValueError: in every process, with both values of what differs.
+  """
+  own = record.select(config, config.keys())
+  first, *others = map(json.loads, hosts.exchange(json.dumps(own)))
+  for number, other in enumerate(others, 1):
+    odd = [
+        f"{key} ({first[key]!r}, there {value!r})"
+        for key, value in other.items()
+        if first[key] != value
+    ]
+    if odd:
+      raise ValueError(
+          "distributed: expected one configuration in all processes, found"
+          f" another in process {number} than in process 0: {'; '.join(odd)};"
+          " start every process with the same command."
+      )
 
 
 def works_alone(config: ml_collections.ConfigDict) -> bool:

@@ -221,6 +221,21 @@ def test_damage_that_one_host_finds_stops_both(graded, tmp_path):
     assert line.startswith(f"jaxrl_llm train: {problem}"), text
 
 
+def test_hosts_that_were_told_different_things_do_nothing(tmp_path):
+  """Else each goes its own way: another seed, or a step of another size."""
+
+  def told(host, port):
+    words, environment = by_flags(host, port)
+    rate = f"--config.train.learning_rate={0.01 * (1 + host)}"
+    return [*words, f"--config.seed={host}", rate], environment
+
+  for text in finish(start(tmp_path, told), door.USER_ERROR):
+    (line,) = [x for x in text.splitlines() if "error: " in x]
+    assert "seed (0, there 1)" in line, line
+    assert "train.learning_rate (0.01, there 0.02)" in line, line
+  assert not list(tmp_path.iterdir())
+
+
 def test_two_hosts_are_killed_and_resume_to_the_bit(run, tmp_path, capsys):
   (whole, (first, second)), killed = run, tmp_path / "killed"
   assert "gain" in first and "gain" not in second
