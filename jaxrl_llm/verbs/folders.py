@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import fcntl
 import pathlib
+import uuid
 
 import jax
 
+from jaxrl_llm import hosts
 from jaxrl_llm.data import manifest
 from jaxrl_llm.data import shards
 
@@ -26,16 +28,53 @@ def alone(workdir: pathlib.Path, worker: str = "") -> Iterator[None]:
       keeps out another of its name, and all of them what is no worker.
 
   Raises:
-    ValueError: another command is writing there.
+    ValueError: another command is writing there, or hosts that work together
+      do not see the same folder.
   """
   with contextlib.ExitStack() as locks:
-    if jax.process_index() == 0:
-      kind = fcntl.LOCK_SH if worker else fcntl.LOCK_EX
-      _lock(locks, workdir, _LOCK, kind)
-    if worker:
-      name = f"{_LOCK}_{worker.replace('/', '_of_')}"
-      _lock(locks, workdir, name, fcntl.LOCK_EX)
+    hosts.together(lambda: _lock_all(locks, workdir, worker))
+    if jax.process_count() > 1:
+      _require_shared(workdir)
     yield
+
+
+def _lock_all(
+    locks: contextlib.ExitStack, workdir: pathlib.Path, worker: str
+) -> None:
+  """Takes the locks of a process."""
+  if jax.process_index() == 0:
+    kind = fcntl.LOCK_SH if worker else fcntl.LOCK_EX
+    _lock(locks, workdir, _LOCK, kind)
+  if worker:
+    name = f"{_LOCK}_{worker.replace('/', '_of_')}"
+    _lock(locks, workdir, name, fcntl.LOCK_EX)
+
+
+def _require_shared(workdir: pathlib.Path) -> None:
+  """Refuses hosts that would wait for files they never see; all call.
+
+  Raises:
+    ValueError: in every process.
+  """
+  mark = f".seen_{uuid.uuid4().hex}"
+  if jax.process_index() == 0:
+    (workdir / mark).touch()
+  mark = workdir / hosts.agree(mark)
+  try:
+    hosts.together(lambda: _require_seen(mark))
+  finally:
+    if jax.process_index() == 0:
+      mark.unlink()
+
+
+def _require_seen(mark: pathlib.Path) -> None:
+  if not mark.exists():
+    raise ValueError(
+        f"{mark.parent}: expected a folder that all processes share, found"
+        f" that process {jax.process_index()} does not see what process 0"
+        " writes there; give every process the same --workdir, on a file"
+        " system that all of them see."
+    )
 
 
 def _lock(

@@ -9,6 +9,7 @@ import pathlib
 import jax
 import ml_collections
 
+from jaxrl_llm import hosts
 from jaxrl_llm import types
 from jaxrl_llm.allocation import interface
 from jaxrl_llm.allocation import registry
@@ -107,14 +108,21 @@ def job(config: ml_collections.ConfigDict) -> Job:
 
 
 def tokenizer(config: ml_collections.ConfigDict) -> Tokenizer:
-  """Loads model.tokenizer, else the model's own, else one id per byte."""
+  """Loads model.tokenizer, else the model's own, else one id per byte.
+
+  All hosts call; what one of them lacks stops all.
+  """
   chosen = settings.build(policy_lib.ModelSettings, "model", config)
-  if chosen.path and not pathlib.Path(chosen.path).exists():
-    raise FileNotFoundError(
-        f"model.path: there is nothing at {chosen.path}; correct it, or fetch"
-        " the model (experiments/fetch_smollm2.sh brings SmolLM2)."
-    )
-  return tokenizer_lib.load(chosen.tokenizer or chosen.path or "bytes")
+
+  def load():
+    if chosen.path and not pathlib.Path(chosen.path).exists():
+      raise FileNotFoundError(
+          f"model.path: there is nothing at {chosen.path}; correct it, or"
+          " fetch the model (experiments/fetch_smollm2.sh brings SmolLM2)."
+      )
+    return tokenizer_lib.load(chosen.tokenizer or chosen.path or "bytes")
+
+  return hosts.together(load)
 
 
 def model(
@@ -123,7 +131,7 @@ def model(
   """Reads the weights of model.path, or draws those of model.preset.
 
   They are laid over the mesh at once: what is compiled for them serves the
-  trained ones too.
+  trained ones too. All hosts call; what one of them lacks stops all.
 
   Raises:
     FileNotFoundError: there is no model at the path.
@@ -136,7 +144,9 @@ def model(
         " smaller one."
     )
   mesh = sharding.make_mesh(config.mesh)
-  policy, params = policy_lib.load(chosen.path, chosen, config.seed, mesh)
+  policy, params = hosts.together(
+      lambda: policy_lib.load(chosen.path, chosen, config.seed, mesh)
+  )
   if text_tokenizer.needed_size > policy.config.vocab_size:
     raise ValueError(
         f"model.tokenizer: it has ids up to {text_tokenizer.needed_size - 1},"
@@ -201,9 +211,14 @@ def start_like(
 def prompts(
     config: ml_collections.ConfigDict, text_tokenizer: Tokenizer
 ) -> tuple[list[Prompt], list[Prompt]]:
-  """Loads and renders the problems to train and to evaluate on."""
+  """Loads and renders the problems to train and to evaluate on.
+
+  All hosts call; what one of them lacks stops all.
+  """
   chosen = settings.build(prompts_lib.PromptSettings, "prompts", config)
-  train, evaluation = prompts_lib.load(chosen, config.seed)
+  train, evaluation = hosts.together(
+      lambda: prompts_lib.load(chosen, config.seed)
+  )
   return (
       prompts_lib.render(train, chosen, text_tokenizer),
       prompts_lib.render(evaluation, chosen, text_tokenizer),

@@ -7,9 +7,11 @@ import pytest
 
 from jaxrl_llm import __main__ as door
 from jaxrl_llm import hosts
+from jaxrl_llm.data import tokenizer as tokenizer_lib
 from jaxrl_llm.verbs import distributed
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
+from jaxrl_llm.verbs import parts
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A round of 5 groups of 4, a shard each.
@@ -132,3 +134,45 @@ def test_processes_share_things_side_by_side(monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda index=index: index)
     found.append(list(hosts.share(7)))
   assert found == [[0, 1], [2, 3], [4, 5, 6]]
+
+
+@pytest.fixture(name="second_of_two")
+def _second_of_two(monkeypatch):
+  """This process is the second of two; returns what the first one says.
+
+  A text, or a function of what this process says.
+  """
+  said = {"first": ""}
+
+  def exchange(text):
+    first = said["first"]
+    return [first(text) if callable(first) else first, text]
+
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  monkeypatch.setattr(hosts, "exchange", exchange)
+  return said
+
+
+def test_what_another_host_lacks_stops_this_one(second_of_two):
+  second_of_two["first"] = "model.path: there is nothing at m; correct it."
+  config, text_tokenizer = config_of(), tokenizer_lib.load("bytes")
+  for reads in (
+      parts.tokenizer,
+      lambda config: parts.prompts(config, text_tokenizer),
+      lambda config: parts.model(config, text_tokenizer),
+  ):
+    with pytest.raises(ValueError, match="nothing at m"):
+      reads(config)
+
+
+def test_hosts_must_see_the_same_folder(second_of_two, tmp_path):
+  (tmp_path / ".seen_1").touch()
+  mark = ".seen_1"
+  second_of_two["first"] = lambda text: mark if text.startswith(".") else ""
+  with folders.alone(tmp_path):
+    pass
+  mark = ".seen_2"
+  with pytest.raises(ValueError, match="process 1 does not see"):
+    with folders.alone(tmp_path):
+      pass
