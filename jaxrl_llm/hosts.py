@@ -93,6 +93,19 @@ def agree(text: str) -> str:
   return exchange(text)[0]
 
 
+def first_alone(action: Callable[[], object]) -> None:
+  """Has process 0 do something before any process goes on; all must call.
+
+  For a file that process 0 writes and the others read.
+  """
+
+  def act():
+    if jax.process_index() == 0:
+      action()
+
+  together(act)
+
+
 def together(action: Callable[[], Result]) -> Result:
   """Does each process's part of something; none goes on where one failed.
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 import dataclasses
 import pathlib
 
-import jax
 import numpy as np
 
+from jaxrl_llm import hosts
 from jaxrl_llm.training import agreement
 from jaxrl_llm.training import critic_learning
 from jaxrl_llm.training import curate
@@ -124,8 +124,13 @@ def write_feedback(
 ) -> None:
   """Writes the round's feedback from what was prepared; all hosts call."""
   outcomes = feedback.outcomes(work)
-  if jax.process_index() != 0:
-    return
+  hosts.first_alone(
+      lambda: _write_feedback(trainer, work, workdir, position, outcomes)
+  )
+
+
+def _write_feedback(trainer, work, workdir, position, outcomes) -> None:
+  """Reads what was prepared of each batch, and writes the file."""
   advantages: dict[int, float] = {}
   survivors: list[int] = []
   for number in range(len(work.batches)):

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_llm import hosts
 from jaxrl_llm import types
 from jaxrl_llm.allocation import interface
 from jaxrl_llm.data import atomic
@@ -137,8 +138,8 @@ def leave_out(state: TrainState, workdir: pathlib.Path) -> TrainState:
   """Passes a round that generates nothing; returns the state at the next."""
   number = state.position.round
   print(f"round {number}: the allocation leaves it out")
-  if jax.process_index() == 0:
-    feedback.write_groups(feedback.path_of(workdir, number), number, [])
+  path = feedback.path_of(workdir, number)
+  hosts.first_alone(lambda: feedback.write_groups(path, number, []))
   return dataclasses.replace(
       state, position=state.position.next_round(state.updates)
   )

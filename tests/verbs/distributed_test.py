@@ -8,6 +8,9 @@ import pytest
 from jaxrl_llm import __main__ as door
 from jaxrl_llm import hosts
 from jaxrl_llm.data import tokenizer as tokenizer_lib
+from jaxrl_llm.training import feedback
+from jaxrl_llm.training import state as state_lib
+from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import distributed
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
@@ -176,3 +179,21 @@ def test_hosts_must_see_the_same_folder(second_of_two, tmp_path):
   with pytest.raises(ValueError, match="process 1 does not see"):
     with folders.alone(tmp_path):
       pass
+
+
+def test_no_host_goes_on_before_the_first_has_written(monkeypatch, tmp_path):
+  """Else another reads feedback that is not there yet."""
+  state = state_lib.TrainState(
+      None, None, state_lib.no_updates(), state_lib.Position(2), ""
+  )
+  path, seen = feedback.path_of(tmp_path, 2), []
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(
+      hosts, "exchange", lambda text: seen.append(path.is_file()) or [text]
+  )
+  assert allocation.leave_out(state, tmp_path).position.round == 3
+  assert seen == [True]
+  path.unlink()
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  allocation.leave_out(state, tmp_path)
+  assert seen == [True, False]
