@@ -105,12 +105,15 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _weight_map(folder: pathlib.Path) -> dict[str, str]:
   index = _read_json(folder / INDEX_FILE)
-  if not isinstance(index.get("weight_map"), dict):
+  found = index.get("weight_map")
+  if not isinstance(found, dict) or not all(
+      isinstance(name, str) for name in found.values()
+  ):
     raise ValueError(
-        f"{folder / INDEX_FILE}: expected a weight_map, found none; copy the "
-        "file again."
+        f"{folder / INDEX_FILE}: expected a weight_map with the name of each "
+        "tensor's file, found none; copy the file again."
     )
-  return index["weight_map"]
+  return found
 
 
 def _check_index(folder: pathlib.Path, located: dict[str, Any]) -> None:
@@ -130,7 +133,7 @@ def _check_index(folder: pathlib.Path, located: dict[str, Any]) -> None:
 def _open(file: pathlib.Path) -> Any:
   try:
     return safetensors.safe_open(file, "np")
-  except safetensors.SafetensorError as error:
+  except (safetensors.SafetensorError, OSError) as error:
     raise ValueError(
         f"{file}: expected a safetensors file, found a damaged one ({error}); "
         "copy it again."

@@ -70,7 +70,8 @@ def share(config: ml_collections.ConfigDict) -> tuple[int, int]:
   text = config.distributed.worker
   if not text:
     return jax.process_index(), jax.process_count()
-  match = re.fullmatch(r"(\d+)/(\d+)", text)
+  # One way to write a number: it names the lock of the worker's folder.
+  match = re.fullmatch(r"(0|[1-9][0-9]*)/([1-9][0-9]*)", text)
   if not match or int(match[1]) >= int(match[2]):
     raise ValueError(
         "distributed.worker: expected K/N with K from 0 to N - 1, as 0/4,"

@@ -17,6 +17,7 @@ from jaxrl_llm.data import manifest
 from jaxrl_llm.data import schema
 from jaxrl_llm.losses import objective
 from jaxrl_llm.rollout import generator
+from jaxrl_llm.rollout import planning
 from jaxrl_llm.training import state as state_lib
 from jaxrl_llm.verbs import allocation
 from jaxrl_llm.verbs import distributed
@@ -52,12 +53,35 @@ def main(
 def _main(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   """Does what `main` says, as the only writer."""
   windows.check(config)
+  check_shards(config)
   job = parts.job(config)
   record.agree(config, RECORDED, workdir)
   state = train.start_to_sample(config, job.model, workdir)
   state, plan = allocation.next_plan(job, state, workdir)
   folder = round_of(job, state, plan, workdir)
   print(f"shards: {folder}")
+
+
+def check_shards(config: ml_collections.ConfigDict) -> None:
+  """Refuses, before anything is recorded, a round that leaves a host without.
+
+  Raises:
+    ValueError: naming the key.
+  """
+  settings = parts.generation_settings(config)
+  needs = objective.requirements(parts.spec(config))
+  planned = planning.plan(
+      [settings.samples_per_prompt] * settings.prompts_per_round,
+      settings.records_per_shard,
+      needs.greedy_baseline,
+  )
+  count = distributed.share(config)[1]
+  if len(planned) < count:
+    raise ValueError(
+        f"generation.records_per_shard: expected shards for {count} hosts,"
+        f" found {len(planned)} of up to {settings.records_per_shard} records"
+        " in a round; lower it, or start fewer hosts."
+    )
 
 
 def round_of(

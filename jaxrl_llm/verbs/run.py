@@ -79,6 +79,7 @@ def _advance(
 ) -> dict[str, Any]:
   """Does the rounds that are missing; returns the progress."""
   check_training(config)
+  generate.check_shards(config)
   print(objective.describe(parts.spec(config)))
   print(arithmetic(config))
   print(registry.describe(config.allocation.name, parts.allocator(config)))

@@ -216,6 +216,13 @@ def test_head_of_a_tied_model(tmp_path):
   assert "tie_word_embeddings" in refusal(folder)
 
 
+def test_what_is_no_file_name_and_no_file(folder):
+  shard(folder, [("model.norm.weight", 3)])
+  assert "the name of each tensor's file" in refusal(folder)
+  (folder / WEIGHTS).mkdir()
+  assert f"{WEIGHTS}: expected a safetensors file" in refusal(folder)
+
+
 def test_missing_and_damaged_files(folder, tmp_path):
   assert "nowhere" in refusal(tmp_path / "nowhere", FileNotFoundError)
   (tmp_path / "model.bin").write_bytes(b"x")

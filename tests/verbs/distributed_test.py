@@ -60,6 +60,18 @@ def test_workers_write_what_one_would(tmp_path, capsys):
   assert door.main(["train", *SMALL, f"--workdir={workdir}"]) == 0
 
 
+def test_a_host_without_a_shard_is_refused_before_anything_is_kept(
+    tmp_path, capsys
+):
+  """Of 5 groups of 4, 8 records a shard: 3 shards; mended, it goes on."""
+  words = ["generate", *SMALL, f"--workdir={tmp_path}", "--worker=0/5"]
+  flag = "--config.generation.records_per_shard=8"
+  assert door.main([*words, flag]) == door.USER_ERROR
+  assert "shards for 5 hosts, found 3 of up to 8" in capsys.readouterr().err
+  assert [path.name for path in tmp_path.glob("[!.]*")] == []
+  assert door.main(words) == 0
+
+
 def test_folders_of_two_splits_are_no_round(tmp_path):
   generate(tmp_path, "--worker=0/2")
   generate(tmp_path, "--worker=2/3")
@@ -80,7 +92,7 @@ def test_workers_keep_out_their_like_and_other_commands(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("text", ["2/2", "1", "-1/2", "a/b", "0/0"])
+@pytest.mark.parametrize("text", ["2/2", "1", "-1/2", "a/b", "0/0", "00/2"])
 def test_a_worker_that_is_none_is_refused(text):
   with pytest.raises(ValueError, match="expected K/N"):
     distributed.share(config_of(f"--worker={text}"))
