@@ -264,8 +264,13 @@ def _read(path: pathlib.Path, remedy: str = "delete the folder", **items):
   try:
     with _checkpointer() as checkpointer:
       return checkpointer.restore(path, args=ocp.args.Composite(**items))
-  except (ValueError, KeyError, OSError) as error:
-    reason = str(error).split("\n", maxsplit=1)[0]
+  except Exception as error:
+    # Orbax words arrays that cannot be read by no class of its own, and with
+    # pages of details.
+    unread = type(error) is Exception
+    if not unread and not isinstance(error, (ValueError, KeyError, OSError)):
+      raise
+    reason = re.split(r"\n| \[|\. See full", str(error), maxsplit=1)[0]
     raise ValueError(
         f"{path}: expected a checkpoint of this model and optimizer, found"
         f" {reason}; restore the settings it was made with, or {remedy} to"

@@ -150,6 +150,27 @@ def test_another_model_gives_one_clear_line(tmp_path):
   assert "\n" not in str(error.value)
 
 
+def test_arrays_that_are_cut_off_give_one_clear_line(tmp_path):
+  path = save(tmp_path, 7)
+  for file in (path / "params").rglob("d/*"):
+    if file.stat().st_size:
+      file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+  with pytest.raises(ValueError, match="delete the folder") as error:
+    checkpoints.restore_params(path, make_state(7).params)
+  assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_what_orbax_says_of_large_arrays_is_cut_short(tmp_path, monkeypatch):
+  path = save(tmp_path, 7)
+
+  def fail(self, *args, **kwargs):
+    raise Exception("Encountered error: (0, 8). See full details: {\n 'base'")
+
+  monkeypatch.setattr(ocp.Checkpointer, "restore", fail)
+  with pytest.raises(ValueError, match=r"error: \(0, 8\); restore"):
+    checkpoints.restore_params(path, make_state(7).params)
+
+
 def test_masters_must_be_float32():
   with pytest.raises(ValueError, match="expected float32 masters"):
     state_lib.create({"w": jnp.ones(2, jnp.bfloat16)}, OPTIMIZER, "l")
