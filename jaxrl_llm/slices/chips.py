@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import math
 import os
 import re
 
@@ -20,6 +21,8 @@ class Chip:
     bandwidth: of HBM, bytes/s.
     links: what a chip can send to its neighbours over all of its links
       together, bytes/s.
+    axes: of a slice's shape.
+    most: chips of a slice.
   """
 
   kind: str
@@ -27,23 +30,27 @@ class Chip:
   memory: int
   bandwidth: float
   links: float
+  axes: int
+  most: int
 
 
 _GIB = 2**30
 # https://cloud.google.com/tpu/docs/v5e, v5p and v6e: half of the bidirectional
 # inter-chip bandwidth is sent.
 CHIPS = {
-    "v5e": Chip("TPU v5 lite", 197e12, 16 * _GIB, 819e9, 200e9),
-    "v5p": Chip("TPU v5", 459e12, 95 * _GIB, 2765e9, 600e9),
-    "v6e": Chip("TPU v6 lite", 918e12, 32 * _GIB, 1640e9, 400e9),
+    "v5e": Chip("TPU v5 lite", 197e12, 16 * _GIB, 819e9, 200e9, 2, 256),
+    "v5p": Chip("TPU v5", 459e12, 95 * _GIB, 2765e9, 600e9, 3, 6144),
+    "v6e": Chip("TPU v6 lite", 918e12, 32 * _GIB, 1640e9, 400e9, 2, 256),
 }
 
 
 def chip(topology: str) -> Chip:
   """Returns the chip of a topology such as v5e:4x4.
 
+  The compiler takes shapes that no slice has, as v5e:2x2x2.
+
   Raises:
-    ValueError: it is none of CHIPS, or no shape follows.
+    ValueError: it is none of CHIPS, or no shape of one follows.
   """
   name, _, shape = topology.partition(":")
   if name not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
@@ -51,7 +58,14 @@ def chip(topology: str) -> Chip:
         "compile.topology: expected a chip and a shape, as v5e:4x4, with a"
         f" chip of {', '.join(CHIPS)}, found {topology!r}; correct it."
     )
-  return CHIPS[name]
+  found, sizes = CHIPS[name], list(map(int, shape.split("x")))
+  if len(sizes) != found.axes or math.prod(sizes) > found.most:
+    raise ValueError(
+        f"compile.topology: there is no slice {topology}: expected a shape of"
+        f" {found.axes} axes and at most {found.most} chips for {name}, as"
+        " v5e:4x4 or v5p:4x4x4; correct it."
+    )
+  return found
 
 
 def devices(topology: str) -> Sequence[jax.Device]:

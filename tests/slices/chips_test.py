@@ -17,6 +17,19 @@ def test_what_names_no_slice_is_refused(name):
     chips.chip(name)
 
 
+@pytest.mark.parametrize(
+    "name", ["v5e:2x2x2", "v6e:2x2x1", "v5p:4x4", "v5e:16x32", "v5p:16x16x32"]
+)
+def test_shapes_that_the_compiler_takes_and_no_slice_has(name):
+  with pytest.raises(ValueError, match=f"no slice {name}: expected a shape"):
+    chips.chip(name)
+
+
+def test_the_largest_slices():
+  for name in ("v5e:16x16", "v6e:16x16", "v5p:16x16x24"):
+    chips.chip(name)
+
+
 def test_peaks_are_those_published():
   chip = chips.chip("v5p:4x4x4")
   # FLOPs that pay for one byte from memory: 459e12 / 2765e9.
