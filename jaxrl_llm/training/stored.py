@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import pathlib
+import zipfile
 
 import numpy as np
 
@@ -73,23 +74,30 @@ def load(path: pathlib.Path, key: Mapping | None = None) -> Prepared:
   """Reads a file of `save`; with a key, only one made for the same.
 
   Raises:
-    ValueError: it was made for something else.
+    ValueError: it was made for something else, or is damaged.
   """
-  with np.load(path) as stored:
-    found = json.loads(str(stored["key"]))
-    if key is not None and found != key:
-      odd = sorted(
-          name
-          for name in found.keys() | key.keys()
-          if found.get(name) != key.get(name)
-      )
-      raise ValueError(
-          f"{path}: prepared with another {', '.join(odd)}; resume with the"
-          " same configuration, or start in a new --workdir."
-      )
-    terms = {
-        name.removeprefix("term_"): stored[name]
-        for name in stored.files
-        if name.startswith("term_")
-    }
-    return Prepared(stored["record_ids"], stored["lengths"], terms)
+  try:
+    with np.load(path) as stored:
+      arrays = {name: stored[name] for name in stored.files}
+    found = json.loads(str(arrays.pop("key")))
+    prepared = Prepared(
+        arrays.pop("record_ids"),
+        arrays.pop("lengths"),
+        {name.removeprefix("term_"): x for name, x in arrays.items()},
+    )
+  except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
+    raise ValueError(
+        f"{path}: damaged ({error}), and the weights that it was made with may"
+        " have moved on; restore it, or start in a new --workdir."
+    ) from error
+  if key is not None and found != key:
+    odd = sorted(
+        name
+        for name in found.keys() | key.keys()
+        if found.get(name) != key.get(name)
+    )
+    raise ValueError(
+        f"{path}: prepared with another {', '.join(odd)}; resume with the"
+        " same configuration, or start in a new --workdir."
+    )
+  return prepared
