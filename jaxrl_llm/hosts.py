@@ -9,6 +9,7 @@ import glob
 import importlib.util
 import os
 import pathlib
+import re
 import time
 from typing import TypeVar
 
@@ -35,7 +36,10 @@ def start(coordinator: str, count: int, index: int) -> None:
     ValueError: the numbers do not fit.
   """
   if coordinator:
-    if ":" not in coordinator or not 0 <= index < count:
+    # What has no port, or none that there is, ends the library in a crash.
+    match = re.fullmatch(r"(?:[^:]+|\[.+\]):([0-9]+)", coordinator)
+    port = int(match[1]) if match else 0
+    if not 0 < port < 2**16 or not 0 <= index < count:
       raise ValueError(
           "distributed: expected a coordinator as host:port and 0 <="
           f" process_index < process_count, found {coordinator!r}, {index} and"

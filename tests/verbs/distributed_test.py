@@ -135,8 +135,10 @@ def test_nothing_is_joined_where_nothing_is_there(monkeypatch):
   monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
   hosts.start("", 1, 0)
   hosts.start("host:1234", 4, 3)
-  assert joined == [(), ("host:1234", 4, 3)]
-  for odd in (("host", 4, 3), ("host:1234", 4, 4)):
+  hosts.start("[::1]:1234", 4, 3)
+  assert joined == [(), ("host:1234", 4, 3), ("[::1]:1234", 4, 3)]
+  texts = ("host", "host:", ":1", "host:x", "host:0", "host:65536", "a:b:1")
+  for odd in (*((text, 4, 3) for text in texts), ("host:1234", 4, 4)):
     with pytest.raises(ValueError, match="give all three, or none"):
       hosts.start(*odd)
 
