@@ -56,6 +56,7 @@ class AdaptiveClip(parts.Part):
   dual_clip: float | None = parts.key(None, **trust_regions.DUAL_CLIP)
 
   topk = 0
+  kept = trust_regions.KEPT_BOUND
 
   @property
   def needs_statistics(self) -> bool:

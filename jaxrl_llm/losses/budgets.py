@@ -79,6 +79,7 @@ class PrefixBudget(divergences.Divergence):
   )
 
   needs_statistics = False
+  kept = ""
 
   @property
   def threshold(self) -> Array | float:

@@ -29,7 +29,7 @@ def describe(spec: spec_lib.Spec) -> str:
       ("detached", _detached(spec)),
       ("selection", _selection(spec)),
       ("surrogate", surrogate),
-      ("trust region", spec.trust_region.describe(symbol, anchor)),
+      ("trust region", _region(spec, symbol)),
       ("correction", _correction(spec)),
       ("denominator", _denominator(spec)),
       ("regularizers", spec.regularizers.describe()),
@@ -80,6 +80,16 @@ def _surrogate(spec: spec_lib.Spec, symbol: str) -> str:
     high = "∞" if part.weight_max is None else f"{part.weight_max:g}"
     return part.formula.format(r=symbol, bounds=f"[{low}, {high}]")
   return part.formula.format(r=symbol, **dataclasses.asdict(part))
+
+
+def _region(spec: spec_lib.Spec, symbol: str) -> str:
+  text = spec.trust_region.describe(symbol, spec.anchor)
+  kept = spec.trust_region.kept
+  if not kept:
+    return text
+  if spec.surrogate.keeps_values:
+    return f"{text}; there the loss keeps {kept}"
+  return f"{text}; there the loss is 0"
 
 
 def _detached(spec: spec_lib.Spec) -> str:

@@ -52,6 +52,8 @@ class Surrogate(parts.Part):
 
   # Whether it compares the sequences of a mini-batch (losses/preference.py).
   pairwise = False
+  # Whether the loss of a token that is cut keeps `Region.values`, or is 0.
+  keeps_values = False
 
   def weighed(
       self, ratios: Array, region: Region, advantages: Array
@@ -73,6 +75,7 @@ class Ratio(Surrogate):
 
   formula = "ℓ_t = −A_t {r}"
   detached = ""
+  keeps_values = True
 
   def __call__(
       self, ratios: Array, region: Region, advantages: Array, logprobs: Array

@@ -21,6 +21,8 @@ from jaxrl_llm.losses import tokens as tokens_lib
 Array = jax.Array
 Statistics = Mapping[str, Array] | None
 
+# What a region leaves to the loss of a cut token, where the surrogate keeps it.
+KEPT_BOUND = "the bound's value"
 DUAL_CLIP = dict(
     doc="c: tokens with A < 0 and ratio > c are cut; unset: none", above=1.0
 )
@@ -63,6 +65,7 @@ class NoRegion(parts.Part):
 
   topk = 0
   needs_statistics = False
+  kept = ""
 
   def __call__(
       self, log_ratios: Array, tokens: tokens_lib.Tokens, statistics: Statistics
@@ -90,6 +93,7 @@ class Clip(parts.Part):
 
   topk = 0
   needs_statistics = False
+  kept = KEPT_BOUND
 
   def __call__(
       self, log_ratios: Array, tokens: tokens_lib.Tokens, statistics: Statistics
@@ -105,7 +109,7 @@ class Clip(parts.Part):
   def describe(self, r: str, anchor: str) -> str:
     text = (
         f"cut where A > 0 and {r} > {1 + self.clip_high:g}, or A < 0 and {r} < "
-        f"{1 - self.clip_low:g} (the loss keeps the bound's value)"
+        f"{1 - self.clip_low:g}"
     )
     if self.dual_clip is not None:
       text += f"; dual clip: cut where A < 0 and {r} > {self.dual_clip:g}"
@@ -134,6 +138,7 @@ class PositionClip(parts.Part):
 
   topk = 0
   needs_statistics = False
+  kept = KEPT_BOUND
 
   def __call__(
       self, log_ratios: Array, tokens: tokens_lib.Tokens, statistics: Statistics
@@ -181,6 +186,7 @@ class DivergenceMask(divergences.Divergence):
   )
 
   needs_statistics = False
+  kept = ""
 
   @property
   def threshold(self) -> Array | float:
@@ -219,6 +225,11 @@ class ProductClip(parts.Part):
   topk = 0
   needs_statistics = False
 
+  @property
+  def kept(self) -> str:
+    """See surrogates.Surrogate.keeps_values."""
+    return f"∓{self.alpha:g}"
+
   def __call__(
       self, log_ratios: Array, tokens: tokens_lib.Tokens, statistics: Statistics
   ) -> surrogates.Region:
@@ -233,10 +244,7 @@ class ProductClip(parts.Part):
 
   def describe(self, r: str, anchor: str) -> str:
     sign = "≥" if self.boundary == "strict" else ">"
-    return (
-        f"cut where |{r} A| {sign} {self.alpha:g}, in either direction (the "
-        f"loss keeps ∓{self.alpha:g})"
-    )
+    return f"cut where |{r} A| {sign} {self.alpha:g}, in either direction"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,6 +260,7 @@ class Taper(parts.Part):
 
   topk = 0
   needs_statistics = False
+  kept = ""
 
   def __call__(
       self, log_ratios: Array, tokens: tokens_lib.Tokens, statistics: Statistics
