@@ -63,7 +63,9 @@ class Gap:
     return {"step0/gap": self.whole, "step0/gap_tokens": self.tokens} | parts
 
   def lines(self) -> list[str]:
-    """Returns the table as text."""
+    """Returns the table as text; none where rounding explains all of it."""
+    if self.whole <= agreement.FLOAT32_TOLERANCE:
+      return []
     lines = [
         f"why the ratio is not 1: mean |log-ratio| {self.whole:.2e} nats on"
         f" {self.tokens} tokens of {self.records} records, of which"

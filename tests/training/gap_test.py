@@ -10,6 +10,7 @@ import tiny_run
 
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import packing
+from jaxrl_llm.training import agreement
 from jaxrl_llm.training import gap
 from jaxrl_llm.training import probe
 
@@ -49,7 +50,8 @@ def check(found):
   for name, part in found.parts.items():
     assert numbers[f"step0/gap_{name}"] == part
   lines = found.lines()
-  assert len(lines) == 6 and all(len(line) < 100 for line in lines)
+  assert len(lines) == (6 if found.whole > agreement.FLOAT32_TOLERANCE else 0)
+  assert all(len(line) < 100 for line in lines)
 
 
 def named(found, cause, *words):

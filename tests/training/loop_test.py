@@ -154,6 +154,25 @@ def test_one_compilation_serves_every_size_and_control(rollouts):
   assert trainer.steps.add._cache_size() == 1
 
 
+@pytest.mark.parametrize("offset, told", [(0.0, False), (-0.5, True)])
+def test_why_the_ratio_is_not_1_is_told_where_it_is_not(
+    rollouts, tmp_path, capsys, offset, told
+):
+  records = [
+      dataclasses.replace(
+          rollout, behavior_logprobs=rollout.behavior_logprobs + offset
+      )
+      for rollout in rollouts
+  ]
+  folder = tiny_run.write(tmp_path / "records", records)
+  tiny_run.train(folder, tmp_path, settings=ONE_BATCH)
+  text = capsys.readouterr().out
+  assert ("agree to float32 rounding." in text) == (not told)
+  assert ("why the ratio is not 1" in text) == told
+  batch = metrics.read(tmp_path / "metrics.jsonl")[0]
+  assert (batch["step0/gap"] > 1e-4) == told
+
+
 def test_epochs_end_early_where_the_objective_says_so(folder, tmp_path):
   """The first update has ratio 1; the second would exceed the limit."""
   spec = algorithms.build(
