@@ -16,6 +16,7 @@ RULES = {
     "types": ((), ("jax", "numpy")),
     "hosts": ((), ("jax", "numpy")),
     "platforms": ((), ("jax",)),
+    "plurals": ((), ()),
     "losses": (("types", "platforms"), ("jax", "chex")),
     "curation": (("types", "losses"), ("jax", "numpy")),
     "allocation": ((), ("numpy", "scipy")),
@@ -55,6 +56,7 @@ RULES = {
         (
             "types",
             "hosts",
+            "plurals",
             "losses",
             "curation",
             "models.policy",

@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from jaxrl_llm import plurals
 from jaxrl_llm.training import recorded as recorded_lib
 
 # Largest |log-ratio| in nats between two float32 computations.
@@ -35,6 +36,7 @@ class Report:
 
   Attributes:
     bins: by position, each twice as wide as the one before.
+    records: whose tokens these are.
     count: tokens.
     mean: of the log-ratio.
     mean_abs: of its absolute value.
@@ -44,6 +46,7 @@ class Report:
   """
 
   bins: tuple[Bin, ...]
+  records: int
   count: int
   mean: float
   mean_abs: float
@@ -63,7 +66,8 @@ class Report:
   def lines(self) -> list[str]:
     """Returns the report as text."""
     lines = [
-        f"step-0 ratio report: {self.count} tokens, log-ratio mean"
+        f"step-0 ratio report: {self.count} tokens of"
+        f" {plurals.count(self.records, 'record')}, log-ratio mean"
         f" {self.mean:+.2e}, mean |.| {self.mean_abs:.2e}, max |.|"
         f" {self.largest:.2e}, mean ratio {self.mean_ratio:.6f}",
         "  positions      tokens        mean    mean |.|     max |.|",
@@ -114,6 +118,7 @@ def report(
     )
   return Report(
       bins=bins,
+      records=sum(bool(mask.any()) for mask in recorded.trained_masks),
       count=len(gap),
       mean=float(gap.mean()),
       mean_abs=mean_abs,

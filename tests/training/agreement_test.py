@@ -51,6 +51,7 @@ def test_numbers_by_position():
   ratios = 11 + np.exp([0.1, -0.2, 0.4]).sum()
   assert found.mean_ratio == pytest.approx(ratios / 14)
   assert len(found.lines()) == 2 + 4 + 1
+  assert "report: 14 tokens of 1 record, log" in found.lines()[0]
 
 
 @pytest.mark.parametrize(
