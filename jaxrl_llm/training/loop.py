@@ -158,11 +158,8 @@ def _train_round(
     journal = journal_lib.Journal(
         writer, bar, trainer.settings.max_bad_updates
     )
-    if work.selection.drops["long"] and state.position.begins_round:
-      bar.say([
-          f"round {number}: {work.selection.drops['long']} records are longer"
-          " than train.tokens_per_row and were dropped; raise it to keep them."
-      ])
+    if state.position.begins_round:
+      bar.say([f"round {number}: {rounds.tally(work)}"])
     if not work.batches:
       bar.say([f"round {number}: {rounds.idle_reason(work)}"])
       journal.write(state.steps + 1, "batch", rounds.numbers(work, number))

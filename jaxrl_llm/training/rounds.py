@@ -7,6 +7,7 @@ import pathlib
 import jax
 import numpy as np
 
+from jaxrl_llm import plurals
 from jaxrl_llm.data import index as indices
 from jaxrl_llm.data import plan
 from jaxrl_llm.data import reading
@@ -17,6 +18,18 @@ from jaxrl_llm.training import opening
 from jaxrl_llm.training import refusals
 from jaxrl_llm.training import settings as settings_lib
 from jaxrl_llm.training import state as state_lib
+
+# Why plan.select drops a record that was sampled to be trained on, in words.
+REASONS = {
+    "error": "that ended in an error",
+    "nan_reward": "whose reward failed",
+    "masked": "without a trained token",
+    "stale": "staler than train.max_staleness",
+    "long": "longer than train.tokens_per_row (raise it to keep them)",
+    "ignored": "whose reward is at most objective.imitate_above",
+    "uniform": "of groups with equal rewards",
+    "limit": "beyond the limit of a group",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +97,25 @@ def numbers(work: Round, number: int) -> dict[str, float]:
   for reason, count in work.selection.drops.items():
     values[f"dropped/{reason}"] = count
   return values
+
+
+def tally(work: Round) -> str:
+  """Says how many records and groups teach, and why the others do not."""
+  index, drops = work.index, work.selection.drops
+  sampled = ~index.baseline_mask
+  groups = lambda chosen: len(np.unique(index.group_ids[chosen]))
+  text = (
+      f"{len(work.selection.positions)} of"
+      f" {plurals.count(int(np.sum(sampled)), 'record')} teach, of"
+      f" {groups(work.selection.positions)} of"
+      f" {plurals.count(groups(sampled), 'group')}"
+  )
+  dropped = ", ".join(
+      f"{drops[reason]} {said}"
+      for reason, said in REASONS.items()
+      if drops.get(reason, 0)
+  )
+  return f"{text}; dropped: {dropped}." if dropped else f"{text}."
 
 
 def idle_reason(work: Round) -> str:

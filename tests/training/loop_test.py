@@ -112,7 +112,9 @@ def test_records_longer_than_a_row_are_dropped_aloud(
       tiny_run.SETTINGS, tokens_per_row=longest - 1
   )
   tiny_run.train(folder, tmp_path, settings=settings)
-  assert "longer than train.tokens_per_row" in capsys.readouterr().out
+  text = capsys.readouterr().out
+  assert "longer than train.tokens_per_row (raise it" in text
+  assert text.count(" records teach, of ") == 1
 
 
 def test_a_step_that_would_leave_the_numbers_is_not_taken(folder, tmp_path):

@@ -9,6 +9,7 @@ import tiny_run
 
 from jaxrl_llm.curation import methods
 from jaxrl_llm.data import index as indices
+from jaxrl_llm.data import plan
 from jaxrl_llm.losses import algorithms
 from jaxrl_llm.training import metrics
 from jaxrl_llm.training import prepare
@@ -261,3 +262,45 @@ def test_weighed_shards_are_refused_where_a_term_would_miss_them(
       continue
     with pytest.raises(ValueError, match=message):
       train()
+
+
+def test_the_tally_says_what_teaches_and_why_the_rest_does_not(tmp_path):
+  """8 groups of 4. Rewards differ in group 0 alone, one of whose records is
+  too long; a greedy response is no lesson and is not counted."""
+  records = [
+      dataclasses.replace(
+          record, reward=float(record.sample_index % 2)
+          if record.prompt_id == 0 else 1.0,
+      )
+      for record in ROLLOUTS
+  ]
+  sizes = [r.prompt_tokens.size + r.response_tokens.size for r in records]
+  first = sorted(sizes[:4])
+  assert first[-2] < first[-1] == 12
+  long = sum(size > 11 for size in sizes)
+  greedy = dataclasses.replace(
+      records[0], record_id=3, role="baseline", sample_index=4
+  )
+  folder = tiny_run.write(tmp_path / "f", [*records, greedy])
+  settings = dataclasses.replace(WHOLE, tokens_per_row=11)
+  tally = rounds.tally(open_round(folder, settings=settings))
+  assert tally == (
+      f"3 of 32 records teach, of 1 of 8 groups; dropped: {long} longer than"
+      f" train.tokens_per_row (raise it to keep them), {29 - long} of groups"
+      " with equal rewards."
+  )
+
+
+def test_the_tally_of_a_round_that_is_all_trained_on(folder):
+  settings = dataclasses.replace(WHOLE, keep_uniform_groups=True)
+  tally = rounds.tally(open_round(folder, settings=settings))
+  assert tally == "32 of 32 records teach, of 8 of 8 groups."
+
+
+def test_every_reason_to_drop_has_words():
+  index = indices.Index.of(ROLLOUTS)
+  drops = plan.select(
+      index, tokens_per_row=32, group_limit=2,
+      ignored_mask=np.zeros(len(index), bool),
+  ).drops
+  assert drops.keys() - {"baseline"} == rounds.REASONS.keys()
