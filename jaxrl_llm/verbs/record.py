@@ -20,6 +20,7 @@ FILE = "config.json"
 HARMLESS = (
     "evaluation.checkpoint",
     "export",
+    "generation.spread_weights",
     "mesh",
     "report",
     "run",

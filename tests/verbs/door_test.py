@@ -265,9 +265,12 @@ class TestRecord:
 
   def test_same_configuration_agrees_and_more_rounds_do(self, tmp_path):
     config = base.get_config()
-    record.agree(config, ("train", "run"), tmp_path)
+    sections = ("train", "run", "mesh", "generation")
+    record.agree(config, sections, tmp_path)
     config.run.rounds += 1
-    record.agree(config, ("train", "run"), tmp_path)
+    config.mesh = "fsdp=2"  # Where weights lie changes no file.
+    config.generation.spread_weights = True
+    record.agree(config, sections, tmp_path)
     stored = json.loads((tmp_path / record.FILE).read_text())
     assert stored["run.rounds"] == config.run.rounds
     assert "model.path" not in stored
