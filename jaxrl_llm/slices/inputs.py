@@ -63,6 +63,25 @@ def parameters(
   )
 
 
+def reference(trainer: trainer_lib.Trainer) -> PyTree:
+  """Returns what a reference policy adds, as shapes with their places.
+
+  Nothing where the base of adapters is the reference.
+  """
+  stored = trainer.settings
+  if trainer.policy.lora is not None and not stored.reference:
+    return ()
+  policy = trainer.policy.without_adapters()
+  shapes = jax.eval_shape(
+      lambda masters: policy.freeze(
+          masters, stored.reference_dtype or "float32"
+      ),
+      policy.shapes,
+  )
+  axes = policy.axes_like(shapes)
+  return placed(shapes, sharding_lib.shardings(trainer.mesh, axes, shapes))
+
+
 @dataclasses.dataclass(frozen=True)
 class Training:
   """The inputs of the functions of step.Steps.

@@ -61,7 +61,7 @@ def training(trainer: trainer_lib.Trainer) -> Iterator[Program]:
   size = inputs.bytes_per_device
   resident = size((given.params, given.opt_state))
   if trainer.needs.reference:
-    resident += size(given.params)
+    resident += size(inputs.reference(trainer))
   if critic:
     resident += size((critic.state.params, critic.state.opt_state))
   yield Program(
