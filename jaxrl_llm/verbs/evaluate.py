@@ -3,7 +3,8 @@
 Takes the latest checkpoint under --workdir, else the model;
 --config.evaluation.checkpoint chooses another. Writes a line per problem and
 the summary below evaluations/ and prints a table. What was measured before
-with the same settings is read, not measured again.
+with the same settings is read, not measured again. Without --config the
+configuration is that of the working directory.
 """
 
 import dataclasses

@@ -4,7 +4,8 @@ Takes the latest checkpoint under --workdir (or the one that
 --config.export.checkpoint numbers) and writes weights, configuration and
 tokenizer to --config.export.folder, which must not hold anything yet. Adapters
 are merged into the weights; with --config.export.format=peft they are written
-alone, as PEFT reads them.
+alone, as PEFT reads them. Without --config the configuration is that of the
+working directory.
 """
 
 import pathlib

@@ -10,12 +10,15 @@ from ml_collections import config_flags
 
 from jaxrl_llm.verbs import keys
 from jaxrl_llm.verbs import manual
+from jaxrl_llm.verbs import recorded
 
 # Verbs that can do without a configuration.
 OPTIONAL = ("verify",)
 # Verbs that take model and objective from the working directory: without
 # --config they read base.py, whose other keys they leave alone.
 RECORDED = ("report",)
+# Verbs that without --config read the one that made the working directory.
+RESUMED = ("evaluate", "export")
 # Sections where an unset key takes the registry's value.
 _REGISTRIES = ("objective", "allocation", "curation")
 
@@ -35,7 +38,7 @@ def parse(
 
   Raises:
     ValueError: an unknown flag or key, a value of the wrong type.
-    FileNotFoundError: no such config file.
+    FileNotFoundError: no such config file, or none in the working directory.
   """
   logging.set_verbosity(logging.WARNING)
   arguments = _spelt_out(verb, arguments)
@@ -49,6 +52,8 @@ def parse(
   sections = {key.partition(".")[0] for key in valid}
   keys.check([name for name in names if name not in sections], valid, verb)
   config_file, arguments = _config_file(verb, arguments)
+  resumed = config_file is None and verb in RESUMED
+  config_file = keys.BASE_FILE if resumed else config_file
   unset, arguments = _unset(arguments)
   # config_flags wants the file before the keys.
   words = [verb, *([f"--config={config_file}"] if config_file else [])]
@@ -84,12 +89,30 @@ def parse(
   workdir = pathlib.Path(values.workdir).absolute() if values.workdir else None
   if holder is None:
     return None, workdir
-  found = keys.flatten(holder.value.to_dict())
+  config = holder.value
+  found = keys.flatten(config.to_dict())
   keys.check(found, valid, str(config_file))
   keys.require(found, valid, str(config_file))
+  if resumed:
+    config = _resumed(verb, config, workdir, names)
   for name in unset:
-    _clear(holder.value, name)
-  return holder.value, workdir
+    _clear(config, name)
+  return config, workdir
+
+
+def _resumed(
+    verb: str,
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path | None,
+    named: list[str],
+) -> ml_collections.ConfigDict:
+  """Returns the working directory's configuration under the keys named."""
+  if workdir is None:
+    raise ValueError(
+        f"{verb} needs a configuration; give --workdir=DIR of a run, which"
+        f" holds its own in {recorded.FILE}, or --config=FILE."
+    )
+  return recorded.of_workdir(config, workdir, manual.sections(verb), named)
 
 
 def _spelt_out(verb: str, arguments: list[str]) -> list[str]:
@@ -146,7 +169,7 @@ def _config_file(
     else:
       others.append(word)
   bare = not any(word.startswith("--config.") for word in others)
-  if path is None and bare and verb in OPTIONAL:
+  if path is None and (verb in RESUMED or bare and verb in OPTIONAL):
     return None, others
   if path is None and verb in RECORDED:
     return keys.BASE_FILE, others

@@ -4,7 +4,7 @@ Each verb records the sections that it reads; a later command must agree with
 what is recorded, so that no file is resumed under other settings.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 import json
 import pathlib
 from typing import Any
@@ -14,8 +14,8 @@ import ml_collections
 
 from jaxrl_llm.data import atomic
 from jaxrl_llm.verbs import keys
+from jaxrl_llm.verbs import recorded as recorded_lib
 
-FILE = "config.json"
 # May differ between two commands: they change no file that is there already.
 HARMLESS = (
     "evaluation.checkpoint",
@@ -43,9 +43,9 @@ def agree(
   """
   sections = tuple(sections)
   compare(config, sections, workdir)
-  path = workdir / FILE
+  path = workdir / recorded_lib.FILE
   current = select(config, sections)
-  recorded = read(path) if path.is_file() else {}
+  recorded = recorded_lib.read(path) if path.is_file() else {}
   if recorded != recorded | current and jax.process_index() == 0:
     atomic.write_json(path, recorded | current)
 
@@ -65,9 +65,9 @@ def compare(
   Raises:
     ValueError: naming the keys that differ, with both values.
   """
-  path = workdir / FILE
+  path = workdir / recorded_lib.FILE
   current = select(config, sections)
-  recorded = read(path) if path.is_file() else {}
+  recorded = recorded_lib.read(path) if path.is_file() else {}
   odd = [
       f"{key} (was {recorded[key]!r}, now {value!r})"
       for key, value in current.items()
@@ -93,35 +93,3 @@ def select(
       if keys.within(key, sections) and not keys.within(key, _OF_A_PROCESS)
   }
   return json.loads(json.dumps(chosen))
-
-
-def restore(
-    config: ml_collections.ConfigDict, recorded: Mapping[str, Any]
-) -> ml_collections.ConfigDict:
-  """Returns a configuration with the keys that a config.json records.
-
-  Args:
-    config: has the keys that are not recorded; not changed.
-    recorded: of `read`.
-
-  Raises:
-    ValueError: a key that this version does not know.
-  """
-  config = config.copy_and_resolve_references()
-  valid = keys.flatten(config.to_dict())
-  keys.check(recorded, valid, FILE)
-  with config.ignore_type():
-    for name, value in recorded.items():
-      section, _, key = name.rpartition(".")
-      held = config[section] if section else config
-      held[key] = tuple(value) if isinstance(value, list) else value
-  return config
-
-
-def read(path: pathlib.Path) -> Mapping[str, Any]:
-  """Reads a config.json.
-
-  Raises:
-    ValueError: it is damaged.
-  """
-  return atomic.read_json(path, (), "restore it or delete it")

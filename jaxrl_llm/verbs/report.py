@@ -31,7 +31,7 @@ from jaxrl_llm.verbs import critics
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
-from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import recorded
 
 SECTIONS = ("report",)
 _RECORDED = (
@@ -142,7 +142,7 @@ def _of_checkpoint(
     return chosen
   tokenizer = None
   try:
-    config = record.restore(config, run.config)
+    config = recorded.restore(config, run.config)
     tokenizer = parts.tokenizer(config)
     path = checkpoints.latest(folders.checkpoints(run.path))
     if path is None:

@@ -20,6 +20,7 @@ from jaxrl_llm.verbs import keys
 from jaxrl_llm.verbs import manual
 from jaxrl_llm.verbs import parts
 from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import recorded
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIGS = sorted(ROOT.glob("configs/**/*.py"))
@@ -163,7 +164,7 @@ def test_a_reference_that_is_not_there_binds_nothing(verb, tmp_path, capsys):
   )
   assert code == door.USER_ERROR
   assert "train.reference: there is nothing at /no/model" in text
-  assert not (tmp_path / record.FILE).exists()
+  assert not (tmp_path / recorded.FILE).exists()
 
 
 def test_a_critic_must_read_as_far_as_the_policy_writes(tmp_path, monkeypatch):
@@ -271,19 +272,19 @@ class TestRecord:
     config.mesh = "fsdp=2"  # Where weights lie changes no file.
     config.generation.spread_weights = True
     record.agree(config, sections, tmp_path)
-    stored = json.loads((tmp_path / record.FILE).read_text())
+    stored = json.loads((tmp_path / recorded.FILE).read_text())
     assert stored["run.rounds"] == config.run.rounds
     assert "model.path" not in stored
 
   def test_other_configuration_names_the_keys(self, tmp_path):
     config = base.get_config()
     record.agree(config, ("train",), tmp_path)
-    before = (tmp_path / record.FILE).read_bytes()
+    before = (tmp_path / recorded.FILE).read_bytes()
     config.train.epochs = 7
     config.model.preset = "other"
     with pytest.raises(ValueError, match=r"train\.epochs \(was 2, now 7\)"):
       record.agree(config, ("train", "model"), tmp_path)
-    assert (tmp_path / record.FILE).read_bytes() == before
+    assert (tmp_path / recorded.FILE).read_bytes() == before
 
   def test_sections_that_no_verb_recorded_are_free(self, tmp_path):
     config = base.get_config()

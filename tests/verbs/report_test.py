@@ -15,7 +15,7 @@ from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import metrics
 from jaxrl_llm.verbs import flags
 from jaxrl_llm.verbs import parts
-from jaxrl_llm.verbs import record
+from jaxrl_llm.verbs import recorded
 from jaxrl_llm.verbs import report
 
 
@@ -132,7 +132,7 @@ def test_other_things_of_a_report_s_names_are_not_touched(tmp_path, capsys):
 
 def test_recorded_keys_win_and_unknown_ones_are_refused():
   config, _ = flags.parse("report", [])
-  restored = record.restore(
+  restored = recorded.restore(
       config, {"seed": 5, "generation.prompt_buckets": [8, 16],
                "curation.reweight": None, "objective.clip_low": 0.5},
   )
@@ -141,7 +141,7 @@ def test_recorded_keys_win_and_unknown_ones_are_refused():
   assert restored.objective.clip_low == 0.5
   assert restored.train.epochs == config.train.epochs
   with pytest.raises(ValueError, match="train.epochs"):
-    record.restore(config, {"train.epoch": 3})
+    recorded.restore(config, {"train.epoch": 3})
 
 
 def test_what_goes_wrong_within_a_run_is_one_line(
@@ -151,7 +151,7 @@ def test_what_goes_wrong_within_a_run_is_one_line(
     raise RuntimeError("the font\nis gone")
 
   monkeypatch.setattr(report_lib, "write", fail)
-  config = record.restore(
+  config = recorded.restore(
       flags.parse("report", [])[0],
       json.loads((trained / "config.json").read_text()),
   )
