@@ -1,12 +1,12 @@
-"""SmolLM2-135M-Instruct learns one-digit arithmetic, off-policy with CTPO.
+"""SmolLM2-135M-Instruct learns arithmetic up to ten, off-policy with CTPO.
 
 Command: bash experiments/quickstart.sh
   (after it has set up and fetched the model, the same as
   python -m jaxrl_llm run --config=configs/quickstart.py
   --workdir=runs/quickstart)
 Hardware: 2 CPU cores, 8 GiB of memory.
-Expect: exact match on 200 held-out problems from about 18 to 59 % in 4 rounds
-  and 7 minutes; README.md holds the measured table.
+Expect: exact match on 200 held-out problems from 17 to 20 % before to 57 to
+  62 % after 4 rounds, by seed, in 6 to 7 minutes: the table of README.md.
 """
 
 import ml_collections

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains SmolLM2-135M-Instruct on one-digit arithmetic, off-policy, from a
-# fresh checkout: bash experiments/quickstart.sh [--config.key=value …]
+# Trains SmolLM2-135M-Instruct on arithmetic with numbers up to ten, off-policy,
+# from a fresh checkout: bash experiments/quickstart.sh [--config.key=value …]
 #
 # Sets up .venv, fetches the model, runs configs/quickstart.py. Stopped and
 # started again, it resumes; finished, it shows its table again. Other settings
