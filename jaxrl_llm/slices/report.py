@@ -31,6 +31,13 @@ def heading(topology: str, count: int) -> str:
   )
 
 
+def parameters(count: int) -> str:
+  """Says how many there are, in billions or, of small models, millions."""
+  if count >= 1e8:
+    return f"{count / 1e9:.2f} billion parameters"
+  return f"{count / 1e6:.3g} million parameters"
+
+
 def memory(
     found: Sequence[compiling.Needs], chip: chips.Chip
 ) -> list[str]:

@@ -62,7 +62,7 @@ def main(
   parameters = _count(policy.without_adapters().shapes)
   print(report.heading(topology, len(devices)))
   axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-  print(f"mesh: {axes}; model: {parameters / 1e9:.2f} billion parameters")
+  print(f"mesh: {axes}; model: {report.parameters(parameters)}")
   compiler = compiling.Compiler(mesh)
   found = []
   for program in _jobs(config, policy, mesh, compiler, chosen):

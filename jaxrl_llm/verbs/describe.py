@@ -77,7 +77,9 @@ def _listing(
     ],
 ) -> table.Table:
   """Lists what a key may name."""
-  listing = table.Table(title=key, title_justify="left")
+  listing = table.Table(
+      title=f"What --config.{key} may be:", title_justify="left"
+  )
   for column in ("name", "title", "arXiv"):
     listing.add_column(column)
   for name, method in named:

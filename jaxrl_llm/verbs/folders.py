@@ -127,8 +127,8 @@ def require_round(members: Sequence[pathlib.Path]) -> None:
   if missing:
     raise ValueError(
         f"{place}: expected {len(planned)} finished folders, found"
-        f" {len(planned) - len(missing)}; {', '.join(missing)} lack"
-        f" {manifest.NAME}: let their `generate` end, or run it again (of a"
+        f" {len(planned) - len(missing)}; {', '.join(missing)} without"
+        f" {manifest.NAME}: let `generate` end there, or run it again (of a"
         f" worker, with --worker=K/{len(planned)})."
     )
 

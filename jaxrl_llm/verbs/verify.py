@@ -10,6 +10,7 @@ import sys
 
 import ml_collections
 
+from jaxrl_llm import plurals
 from jaxrl_llm.data import verify as verify_lib
 from jaxrl_llm.verbs import folders
 from jaxrl_llm.verbs import parts
@@ -35,7 +36,8 @@ def main(
   for line in problems:
     print(line, file=sys.stderr)
   print(
-      f"{len(chosen)} folders, {len(seen)} records read,"
-      f" {len(problems)} problems."
+      f"{plurals.count(len(chosen), 'folder')},"
+      f" {plurals.count(len(seen), 'record')} read,"
+      f" {plurals.count(len(problems), 'problem')}."
   )
   return 1 if problems else 0

@@ -46,6 +46,8 @@ def test_the_curation_is_described(capsys):
   shown = capsys.readouterr().out
   assert "curation: ps_ppo" in shown and "full_probability 0.7" in shown
   assert "cppo_completion" in shown
+  for section in ("objective", "allocation", "curation"):
+    assert f"What --config.{section}.name may be:" in shown
   assert door.main([*arguments, f"{full}="]) == 0
   assert "full_probability 0.4" in capsys.readouterr().out
   assert door.main([*arguments, "--config.curation.name="]) == 0
