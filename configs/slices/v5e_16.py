@@ -4,7 +4,7 @@ Command: python -m jaxrl_llm compile --config=configs/slices/v5e_16.py
   (on the slice: run, with model.path and the prompts of the job)
 Hardware: TPU v5litepod-16.
 Expect: compile says that each program fits (a micro-batch takes 5.8 GiB of 16,
-  decode 14.7); README.md shows what it prints. Nothing was run on the slice.
+  decode 8.5); README.md shows what it prints. Nothing was run on the slice.
 """
 
 import ml_collections
