@@ -3,7 +3,8 @@
 Command: python -m jaxrl_llm compile --config=configs/slices/v6e_64.py
   (on the slice: run, with model.path and the prompts of the job)
 Hardware: TPU v6e-64.
-Expect: nothing was compiled for this slice or run on it yet.
+Expect: compile says 9.2 GiB of 32 for a micro-batch;
+  experiments/scale/reports/ shows what it prints. Nothing was run on the slice.
 """
 
 import ml_collections

@@ -26,6 +26,7 @@ from jaxrl_llm.models import sharding
 from jaxrl_llm.rollout import generator
 from jaxrl_llm.rollout import rewards
 from jaxrl_llm.rollout import sampler
+from jaxrl_llm.slices import inputs
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training import critic as critic_lib
 from jaxrl_llm.training import settings as settings_lib
@@ -184,15 +185,7 @@ def placed_shapes(
     config: ml_collections.ConfigDict, policy: policy_lib.Policy
 ) -> types.PyTree:
   """Returns the parameters as shapes with their places on the mesh."""
-  mesh = sharding.make_mesh(config.mesh)
-  places = sharding.shardings(mesh, policy.logical_axes, policy.shapes)
-  return jax.tree.map(
-      lambda leaf, place: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=place
-      ),
-      policy.shapes,
-      places,
-  )
+  return inputs.parameters(policy, sharding.make_mesh(config.mesh))
 
 
 def start_like(

@@ -1,5 +1,6 @@
 """What lies in memory beside a program."""
 
+import abstract
 import jax
 
 from jaxrl_llm.losses import algorithms
@@ -8,8 +9,6 @@ from jaxrl_llm.models import policy as policy_lib
 from jaxrl_llm.models import sharding
 from jaxrl_llm.slices import programs
 from jaxrl_llm.training import settings as settings_lib
-from jaxrl_llm.training import step
-from jaxrl_llm.training import trainer as trainer_lib
 
 CONFIG = policy_lib.preset("tiny")
 
@@ -20,16 +19,7 @@ def beside(kl, adapters=None, **settings):
   spec = algorithms.build({"name": "grpo", "kl_coefficient": kl})
   settings = settings_lib.TrainSettings(**settings)
   mesh = sharding.make_mesh("data=1")
-  trainer = trainer_lib.Trainer(
-      policy=policy,
-      spec=spec,
-      settings=settings,
-      steps=step.build(policy, spec, settings, mesh),
-      mesh=mesh,
-      seed=0,
-      controls={},
-      reference_params=None,
-  )
+  trainer = abstract.trainer(policy, spec, settings, mesh)
   return next(programs.training(trainer)).beside
 
 

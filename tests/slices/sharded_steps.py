@@ -9,6 +9,7 @@ there.
 import math
 import sys
 
+import abstract
 import jax
 
 from jaxrl_llm.losses import algorithms
@@ -22,8 +23,6 @@ from jaxrl_llm.slices import compiling
 from jaxrl_llm.slices import programs
 from jaxrl_llm.training import critic as critic_lib
 from jaxrl_llm.training import settings as settings_lib
-from jaxrl_llm.training import step
-from jaxrl_llm.training import trainer as trainer_lib
 
 TOPOLOGY = "".join(sys.argv[1:])
 LAYERS, TOKENS = 3, 1088
@@ -43,16 +42,7 @@ def add(mesh):
   settings = settings_lib.TrainSettings(
       rows_per_microbatch=8, tokens_per_row=TOKENS
   )
-  trainer = trainer_lib.Trainer(
-      policy=POLICY,
-      spec=spec,
-      settings=settings,
-      steps=step.build(POLICY, spec, settings, mesh),
-      mesh=mesh,
-      seed=0,
-      controls={},
-      reference_params=None,
-  )
+  trainer = abstract.trainer(POLICY, spec, settings, mesh)
   return next(programs.training(trainer))
 
 
@@ -65,17 +55,7 @@ def critic_programs(mesh, compiler, kind):
   critic = critic_lib.build(
       POLICY, critic_lib.CriticSettings(kind), settings, spec, mesh
   )
-  trainer = trainer_lib.Trainer(
-      policy=POLICY,
-      spec=spec,
-      settings=settings,
-      steps=step.build(POLICY, spec, settings, mesh),
-      mesh=mesh,
-      seed=0,
-      controls={},
-      reference_params=None,
-      critic=critic,
-  )
+  trainer = abstract.trainer(POLICY, spec, settings, mesh, critic)
   return {
       program.name: compiler.needs(program)
       for program in programs.training(trainer)
